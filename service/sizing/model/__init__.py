@@ -1,0 +1,1 @@
+"""From a published configuration to the structure that decides memory and time."""

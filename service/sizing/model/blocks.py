@@ -1,0 +1,167 @@
+"""Building blocks that many families share, as vLLM 0.33 fuses and splits them.
+
+Source: vLLM 0.33 `model_executor/layers/linear.py`, `vocab_parallel_embedding.py`, `fused_moe/layer.py`.
+"""
+
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Units
+from service.sizing.model.quantization import Quantization
+
+
+def column(
+    quantization: Quantization,
+    path: str,
+    name: str,
+    inputs: int,
+    outputs: int | Units,
+    *,
+    bias: bool = False,
+    tensor_class: TensorClass = TensorClass.ATTENTION,
+) -> Linear:
+    """A linear layer split by outputs."""
+    units = outputs if isinstance(outputs, Units) else Units(outputs)
+    scheme = quantization.linear(f"{path}.{name}")
+    return Linear(name, tensor_class, Units(inputs), (units,), Split.COLUMN, bias, scheme)
+
+
+def row(
+    quantization: Quantization,
+    path: str,
+    name: str,
+    inputs: int | Units,
+    outputs: int,
+    *,
+    bias: bool = False,
+    tensor_class: TensorClass = TensorClass.ATTENTION,
+) -> Linear:
+    """A linear layer split by inputs, its bias replicated."""
+    units = inputs if isinstance(inputs, Units) else Units(inputs)
+    scheme = quantization.linear(f"{path}.{name}")
+    return Linear(name, tensor_class, units, (Units(outputs),), Split.ROW, bias, scheme)
+
+
+def replicated(
+    quantization: Quantization,
+    path: str,
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool = False,
+    tensor_class: TensorClass = TensorClass.ATTENTION,
+) -> Linear:
+    """A linear layer that every rank holds whole."""
+    scheme = quantization.linear(f"{path}.{name}")
+    return Linear(name, tensor_class, Units(inputs), (Units(outputs),), Split.REPLICATED, bias, scheme)
+
+
+def norm(name: str, size: int, *, bias: bool = False) -> Tensor:
+    """A normalisation's weight (and bias) of `size`, replicated."""
+    return Tensor(name, TensorClass.NORM, (Units(size),), columns=2 if bias else 1)
+
+
+def query_key_value(
+    quantization: Quantization,
+    path: str,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    *,
+    value_head_size: int | None = None,
+    bias: bool = False,
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj"),
+) -> Linear:
+    """The fused query, key and value projection; KV heads beyond their number are copied over ranks."""
+    return Linear(
+        "qkv_proj",
+        TensorClass.ATTENTION,
+        Units(hidden),
+        (
+            Units(heads, head_size),
+            Units(kv_heads, head_size, replicated=True),
+            Units(kv_heads, value_head_size or head_size, replicated=True),
+        ),
+        Split.COLUMN,
+        bias,
+        quantization.linear(*(f"{path}.{name}" for name in names)),
+    )
+
+
+def gated_mlp(
+    quantization: Quantization,
+    path: str,
+    hidden: int,
+    intermediate: int,
+    *,
+    bias: bool = False,
+    tensor_class: TensorClass = TensorClass.MLP,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> tuple[Module, ...]:
+    """Fused gate and up projections, and the down projection."""
+    gate, up, down = names
+    return (
+        Linear(
+            "gate_up_proj",
+            tensor_class,
+            Units(hidden),
+            (Units(intermediate), Units(intermediate)),
+            Split.COLUMN,
+            bias,
+            quantization.linear(*dict.fromkeys((f"{path}.{gate}", f"{path}.{up}"))),
+        ),
+        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class),
+    )
+
+
+def plain_mlp(
+    quantization: Quantization,
+    path: str,
+    hidden: int,
+    intermediate: int,
+    *,
+    bias: bool,
+    names: tuple[str, str] = ("fc1", "fc2"),
+    tensor_class: TensorClass = TensorClass.MLP,
+) -> tuple[Module, ...]:
+    """An up and a down projection without a gate."""
+    up, down = names
+    return (
+        column(quantization, path, up, hidden, intermediate, bias=bias, tensor_class=tensor_class),
+        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class),
+    )
+
+
+def routed_experts(
+    quantization: Quantization,
+    path: str,
+    *,
+    count: int,
+    active: int,
+    hidden: int,
+    intermediate: int,
+    gated: bool = True,
+    bias: bool = False,
+) -> Experts:
+    """The routed experts of one layer."""
+    return Experts(
+        "experts", count, active, hidden, intermediate, gated, bias, quantization.experts(f"{path}.experts")
+    )
+
+
+def router(
+    quantization: Quantization, path: str, hidden: int, experts: int, *, name: str = "gate", bias: bool = False
+) -> Linear:
+    """The router: replicated."""
+    return replicated(quantization, path, name, hidden, experts, bias=bias, tensor_class=TensorClass.ROUTER)
+
+
+def embedding(quantization: Quantization, name: str, vocabulary: int, hidden: int) -> Embedding:
+    """The input vocabulary table."""
+    return Embedding(name, TensorClass.EMBEDDING, vocabulary, hidden, scheme=quantization.embedding(name))
+
+
+def head(
+    quantization: Quantization, vocabulary: int, hidden: int, *, name: str = "lm_head", bias: bool = False
+) -> Embedding:
+    """The output head."""
+    return Embedding(name, TensorClass.HEAD, vocabulary, hidden, bias, quantization.head(name))

@@ -1,0 +1,136 @@
+"""The weight-bearing parts of a model, as the engine builds them.
+
+A module knows its whole size and how it is split over ranks; `weights.py` turns both into bytes. Names are dotted paths
+relative to the layer (or to the model, outside layers), for people; ignore lists have been applied by then.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.sizing.errors import Indivisible
+from service.sizing.model.schemes import UNQUANTISED, Scheme
+
+
+class TensorClass(StrEnum):
+    """What a weight is for."""
+
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    ATTENTION = "attention"
+    STATE = "state"
+    MLP = "mlp"
+    ROUTER = "router"
+    EXPERTS = "experts"
+    SHARED_EXPERTS = "shared_experts"
+    NORM = "norm"
+    INDEXER = "indexer"
+    TOWER = "tower"
+    PROJECTOR = "projector"
+    OTHER = "other"
+
+
+class Split(StrEnum):
+    """How a linear layer is divided over tensor parallel ranks."""
+
+    COLUMN = "column"
+    ROW = "row"
+    REPLICATED = "replicated"
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """`count` indivisible units (heads, groups, single features) of `size` elements each.
+
+    With `replicated`, ranks beyond the count share copies: each keeps at least one whole unit, as KV heads do.
+    """
+
+    count: int
+    size: int = 1
+    replicated: bool = False
+
+    @property
+    def total(self) -> int:
+        """Elements over all ranks, counted once."""
+        return self.count * self.size
+
+    def per_rank(self, ranks: int) -> int:
+        """Elements on one rank.
+
+        Raises
+        ------
+        Indivisible
+            When the units do not divide: the engine asserts the same.
+        """
+        if self.count % ranks == 0:
+            return self.count // ranks * self.size
+        if self.replicated and ranks > self.count:
+            if ranks % self.count:
+                raise Indivisible(ranks, self.count)
+            return self.size
+        raise Indivisible(self.count if self.replicated else self.total, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A matrix multiplication: `sum(outputs) x inputs` weights.
+
+    `outputs` lists the matrices the engine fuses into one (query, key, value; gate, up).
+    """
+
+    name: str
+    tensor_class: TensorClass
+    inputs: Units
+    outputs: tuple[Units, ...]
+    split: Split
+    bias: bool = False
+    scheme: Scheme = UNQUANTISED
+    element_bytes: int | None = None
+    """Bytes of an unquantised element; None: the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of one layer: `count` MLPs, of which a token visits `active`."""
+
+    name: str
+    count: int
+    active: int
+    hidden: int
+    intermediate: int
+    gated: bool = True
+    bias: bool = False
+    scheme: Scheme = UNQUANTISED
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A vocabulary table, split by rows padded to a multiple of 64; also the output head.
+
+    `bias` adds one element a row.
+    """
+
+    name: str
+    tensor_class: TensorClass
+    vocabulary: int
+    hidden: int
+    bias: bool = False
+    scheme: Scheme = UNQUANTISED
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Any other parameter: norms, convolution filters, per-head vectors.
+
+    `rows x columns` elements; `split` divides the rows over tensor ranks.
+    """
+
+    name: str
+    tensor_class: TensorClass
+    rows: tuple[Units, ...]
+    columns: int = 1
+    split: bool = False
+    element_bytes: int | None = None
+    """Bytes of an element; None: the model's own."""
+
+
+Module = Linear | Experts | Embedding | Tensor

@@ -1,0 +1,198 @@
+"""A model as the sizing rules see it: a list of layers, not averages."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from service.sizing.model.modules import Module, Units
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCache:
+    """Keys and values of one attention: full, or limited to a sliding `window` or a local `chunk` of tokens.
+
+    `heads` are the query heads (they decide compute, not memory).
+    """
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    value_head_size: int
+    window: int | None = None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCache:
+    """The compressed key/value of latent attention (MLA): `latent_size + rope_size` elements a token, never split.
+
+    `sparse` marks a model with an indexer that picks which tokens attend.
+    """
+
+    heads: int
+    latent_size: int
+    rope_size: int
+    key_head_size: int
+    value_head_size: int
+    sparse: bool = False
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerCache:
+    """Keys of the sparse-attention indexer: one head of `head_size` 8-bit elements and their scales a token."""
+
+    head_size: int
+
+
+class StateKind(StrEnum):
+    """Recurrent layers, which keep a state a sequence instead of a cache a token."""
+
+    MAMBA1 = "mamba1"
+    MAMBA2 = "mamba2"
+    GATED_DELTA_NET = "gated_delta_net"
+    KIMI_DELTA_ATTENTION = "kimi_delta_attention"
+    LINEAR_ATTENTION = "linear_attention"
+    SHORT_CONVOLUTION = "short_convolution"
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """One tensor of a state: `sum(rows) x columns` elements, rows split over tensor ranks."""
+
+    rows: tuple[Units, ...]
+    columns: int
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateCache:
+    """The state a recurrent layer keeps for each sequence."""
+
+    kind: StateKind
+    tensors: tuple[StateTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCache:
+    """Keys and values of the encoder's output, kept once a sequence."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    source_tokens: int
+
+
+Cache = AttentionCache | LatentCache | IndexerCache | StateCache | CrossCache
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One decoder layer: what it keeps while serving, and its weights.
+
+    `caches` is empty where a layer reuses another's cache or keeps nothing.
+    """
+
+    caches: tuple[Cache, ...]
+    modules: tuple[Module, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """A table of rotary sines and cosines, replicated on every rank that has a layer using it."""
+
+    positions: int
+    rotary_size: int
+    element_bytes: int
+
+
+class Status(StrEnum):
+    """How far the sizing of a model can be trusted."""
+
+    EXACT = "exact"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelShape:
+    """A model's structure; compared by identity.
+
+    Attributes
+    ----------
+    name, architecture, model_type : str
+        Name given by the caller; the engine's model class; `model_type` of the (text) configuration.
+    dtype : str
+        "bfloat16" or "float16": the type of unquantised weights and activations.
+    hidden_size, vocab_size : int
+        Width of the residual stream; rows of the vocabulary before padding.
+    attention_heads, kv_heads : int
+        The totals the engine checks a layout against.
+    layers : tuple of LayerShape
+        In the order the engine splits over pipeline stages. Equal layers are one object.
+    first_stage, last_stage : tuple of Module
+        Weights outside the layers: embedding and towers; final norm and output head. A tied head is in neither
+        (`tied_head` puts a copy of the embedding on the last of several stages).
+    every_stage : tuple of Module
+        Weights outside the layers that every pipeline stage holds.
+    rope_tables : tuple of RopeTable
+        Distinct rotary tables.
+    max_context_tokens, default_context_tokens : int
+        The longest context the engine accepts, and what it takes when none is given.
+    context_field : str or None
+        The field of the configuration that decides it.
+    experts : int
+        Routed experts of a layer (0: dense).
+    quantization : str or None
+        The engine's name of the weight quantisation.
+    kv_cache_dtype : str or None
+        What a checkpoint asks for when the caller says "auto"; None: the model's own type.
+    supports_pipeline : bool
+        Whether the engine can split this architecture into stages.
+    handoff_tensors : int
+        Tensors of `hidden_size` passed between stages for each token (2: hidden state and residual).
+    status, notes
+        Whether every rule used is restated and proved; what a reader should know.
+    """
+
+    name: str
+    architecture: str
+    model_type: str
+    dtype: str
+    hidden_size: int
+    vocab_size: int
+    attention_heads: int
+    kv_heads: int
+    layers: tuple[LayerShape, ...]
+    first_stage: tuple[Module, ...]
+    last_stage: tuple[Module, ...]
+    tied_head: bool
+    rope_tables: tuple[RopeTable, ...]
+    max_context_tokens: int
+    default_context_tokens: int
+    context_field: str | None
+    experts: int = 0
+    every_stage: tuple[Module, ...] = ()
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    supports_pipeline: bool = True
+    handoff_tensors: int = 2
+    is_encoder_decoder: bool = False
+    status: Status = Status.EXACT
+    notes: tuple[str, ...] = ()
+    distinct: tuple[LayerShape, ...] = field(init=False)
+    pattern: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers: dict[LayerShape, int] = {}
+        pattern = tuple(numbers.setdefault(layer, len(numbers)) for layer in self.layers)
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "distinct", tuple(numbers))
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an unquantised element."""
+        return 2
+
+    def counted(self, start: int = 0, end: int | None = None) -> list[tuple[LayerShape, int]]:
+        """The distinct layers of `layers[start:end]` with how often each occurs."""
+        return [(self.distinct[number], count) for number, count in Counter(self.pattern[start:end]).items()]

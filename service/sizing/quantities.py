@@ -1,0 +1,54 @@
+"""Units, and a number that says where it comes from."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+GIB = 1 << 30
+"""Bytes in a GiB (2^30)."""
+
+GB = 10**9
+"""Bytes in a GB (10^9)."""
+
+
+class Basis(StrEnum):
+    """Where a number comes from."""
+
+    GIVEN = "given"
+    CATALOGUE = "catalogue"
+    MEASURED = "measured"
+    COMPUTED = "computed"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value with its range, unit and origin.
+
+    Attributes
+    ----------
+    value, low, high : float
+        The central value and the band around it; equal where the value is exact.
+    unit : str
+        Unit of the three numbers, as in the field names ("GiB", "ms", ...).
+    basis : Basis
+        Kind of origin.
+    source : str
+        The rule, catalogue row or measurement it comes from.
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    basis: Basis
+    source: str
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Smallest integer not below `numerator / denominator`."""
+    return -(-numerator // denominator)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """Smallest multiple of `multiple` not below `value`."""
+    return ceil_div(value, multiple) * multiple

@@ -1,0 +1,187 @@
+"""Parameter and buffer bytes, over all ranks and on one."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from service.sizing.errors import Indivisible
+from service.sizing.layouts import Layout
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass
+from service.sizing.model.shape import AttentionCache, CrossCache, LatentCache, LayerShape, ModelShape
+from service.sizing.quantities import ceil_div, round_up
+
+VOCABULARY_PADDING = 64
+"""Rows of a vocabulary table are padded to a multiple of this (vLLM `vocab_parallel_embedding.py`)."""
+
+ATTENTION_SCALE_BYTES = 16
+"""Four float32 scales (query, key, value, probability) that every attention layer registers as buffers (vLLM 0.33)."""
+
+
+def parameters(module: Module) -> int:
+    """Elements of a module in the published checkpoint."""
+    match module:
+        case Linear():
+            outputs = sum(units.total for units in module.outputs)
+            return outputs * module.inputs.total + (outputs if module.bias else 0)
+        case Experts():
+            return module.count * expert_parameters(module)
+        case Embedding():
+            return module.vocabulary * (module.hidden + module.bias)
+        case Tensor():
+            return sum(units.total for units in module.rows) * module.columns
+
+
+def expert_parameters(module: Experts) -> int:
+    """Elements of one routed expert."""
+    projections = 3 if module.gated else 2
+    bias = (projections - 1) * module.intermediate + module.hidden if module.bias else 0
+    return projections * module.hidden * module.intermediate + bias
+
+
+def active_parameters(module: Module) -> int:
+    """Elements of a module that one token multiplies with: of experts only those it visits."""
+    if isinstance(module, Experts):
+        return module.active * expert_parameters(module)
+    return parameters(module)
+
+
+def rank_bytes(module: Module, layout: Layout, element_bytes: int) -> int:
+    """Bytes of a module on tensor rank 0, as the engine builds it before any repacking.
+
+    Raises
+    ------
+    Indivisible
+        When a dimension does not divide over the ranks.
+    """
+    tensor = layout.tensor_parallel_size
+    match module:
+        case Linear():
+            element = module.element_bytes or element_bytes
+            inputs = module.inputs.per_rank(tensor) if module.split is Split.ROW else module.inputs.total
+            outputs = tuple(
+                units.per_rank(tensor) if module.split is Split.COLUMN else units.total for units in module.outputs
+            )
+            bias = sum(outputs) * element if module.bias else 0
+            return module.scheme.linear_bytes(inputs, outputs, element) + bias
+        case Experts():
+            local = ceil_div(module.count, layout.expert_ranks)
+            width = intermediate_on_rank(module, layout)
+            bias = local * (width * (2 if module.gated else 1) + module.hidden) * element_bytes if module.bias else 0
+            return module.scheme.experts_bytes(local, module.hidden, width, module.gated, element_bytes) + bias
+        case Embedding():
+            rows = vocabulary_on_rank(module.vocabulary, tensor)
+            bias = rows * element_bytes if module.bias else 0
+            return module.scheme.linear_bytes(module.hidden, (rows,), element_bytes) + bias
+        case Tensor():
+            element = module.element_bytes or element_bytes
+            rows = sum(units.per_rank(tensor) if module.split else units.total for units in module.rows)
+            return rows * module.columns * element
+
+
+def intermediate_on_rank(module: Experts, layout: Layout) -> int:
+    """Width of each expert on a rank."""
+    if module.intermediate % layout.expert_width_ranks:
+        raise Indivisible(module.intermediate, layout.expert_width_ranks)
+    return module.intermediate // layout.expert_width_ranks
+
+
+def vocabulary_on_rank(vocabulary: int, tensor_parallel_size: int) -> int:
+    """Rows of a vocabulary table on a rank, padding included."""
+    padded = round_up(vocabulary, VOCABULARY_PADDING)
+    if padded % tensor_parallel_size:
+        raise Indivisible(padded, tensor_parallel_size)
+    return padded // tensor_parallel_size
+
+
+def stage_bounds(layers: int, stages: int) -> tuple[tuple[int, int], ...]:
+    """First and past-the-last layer of each pipeline stage.
+
+    `layers // stages` each; the remainder goes one by one to the stages before the last, from the back, the first
+    stage only when every other has one. Source: vLLM 0.33 `distributed/utils.py: get_pp_indices`.
+    """
+    base, rest = divmod(layers, stages)
+    sizes = [base] * stages
+    for extra in range(rest):
+        sizes[stages - 2 - extra] += 1
+    bounds, start = list[tuple[int, int]](), 0
+    for size in sizes:
+        bounds.append((start, start + size))
+        start += size
+    return tuple(bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWeights:
+    """What one pipeline stage loads on tensor rank 0."""
+
+    stage: int
+    layers: int
+    parameter_bytes: int
+    buffer_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Parameters and buffers."""
+        return self.parameter_bytes + self.buffer_bytes
+
+
+def stage_modules(model: ModelShape, stage: int, stages: int) -> tuple[Module, ...]:
+    """Modules outside the layers that a stage holds: embedding and towers first, final norm and head last."""
+    modules = model.every_stage
+    if stage == 0:
+        modules += model.first_stage
+    if stage == stages - 1:
+        modules += model.last_stage
+        if model.tied_head and stages > 1:
+            modules += tuple(m for m in model.first_stage if m.tensor_class is TensorClass.EMBEDDING)
+    return modules
+
+
+@lru_cache(maxsize=4096)
+def stage_weights(model: ModelShape, layout: Layout) -> tuple[StageWeights, ...]:
+    """Bytes loaded by tensor rank 0 of each pipeline stage.
+
+    Raises
+    ------
+    Indivisible
+        When a dimension does not divide over the ranks.
+    """
+    stages = layout.pipeline_parallel_size
+    by_layer = {
+        layer: sum(rank_bytes(module, layout, model.element_bytes) for module in layer.modules)
+        for layer in model.distinct
+    }
+    result = list[StageWeights]()
+    for stage, (start, end) in enumerate(stage_bounds(len(model.layers), stages)):
+        counted = model.counted(start, end)
+        outside = stage_modules(model, stage, stages)
+        attentions = sum(count * attention_layers(layer) for layer, count in counted)
+        result.append(
+            StageWeights(
+                stage=stage,
+                layers=end - start,
+                parameter_bytes=sum(count * by_layer[layer] for layer, count in counted)
+                + sum(rank_bytes(module, layout, model.element_bytes) for module in outside),
+                buffer_bytes=attentions * ATTENTION_SCALE_BYTES
+                + (sum(t.positions * t.rotary_size * t.element_bytes for t in model.rope_tables) if attentions else 0),
+            )
+        )
+    return tuple(result)
+
+
+def attention_layers(layer: LayerShape) -> int:
+    """Attention operators of a layer."""
+    return sum(isinstance(cache, AttentionCache | LatentCache | CrossCache) for cache in layer.caches)
+
+
+def total_parameters(model: ModelShape) -> int:
+    """Parameters of the published checkpoint, next-token-prediction layers left out, a tied head counted once."""
+    return sum(parameters(m) for m in (*model.first_stage, *model.every_stage, *model.last_stage)) + sum(
+        count * sum(parameters(m) for m in layer.modules) for layer, count in model.counted()
+    )
+
+
+def total_active_parameters(model: ModelShape) -> int:
+    """Parameters that one token visits: all but the experts it is not routed to."""
+    return sum(active_parameters(m) for m in (*model.first_stage, *model.every_stage, *model.last_stage)) + sum(
+        count * sum(active_parameters(m) for m in layer.modules) for layer, count in model.counted()
+    )
