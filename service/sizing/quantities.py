@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 GIB = 1 << 30
 """Bytes in a GiB (2^30)."""
@@ -21,6 +22,15 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Doc:
+    """What a field of an answer means, for its readers and for the published contract."""
+
+    description: str
+    unit: str | None = None
+    example: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A value with its range, unit and origin.
 
@@ -36,12 +46,12 @@ class Figure:
         The rule, catalogue row or measurement it comes from.
     """
 
-    value: float
-    low: float
-    high: float
-    unit: str
-    basis: Basis
-    source: str
+    value: Annotated[float, Doc("central value", example=24.8)]
+    low: Annotated[float, Doc("optimistic end of the band", example=22.1)]
+    high: Annotated[float, Doc("pessimistic end of the band", example=30.2)]
+    unit: Annotated[str, Doc("unit of the three numbers", example="ms")]
+    basis: Annotated[Basis, Doc("kind of origin", example="computed")]
+    source: Annotated[str, Doc("rule, catalogue row or measurement behind it", example="roofline")]
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

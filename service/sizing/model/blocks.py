@@ -143,9 +143,7 @@ def routed_experts(
     bias: bool = False,
 ) -> Experts:
     """The routed experts of one layer."""
-    return Experts(
-        "experts", count, active, hidden, intermediate, gated, bias, quantization.experts(f"{path}.experts")
-    )
+    return Experts("experts", count, active, hidden, intermediate, gated, bias, quantization.experts(f"{path}.experts"))
 
 
 def router(

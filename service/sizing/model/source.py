@@ -20,9 +20,7 @@ CONTEXT_FIELDS = (
 )
 """Fields the context length is derived from (vLLM 0.33 `model_arch_config_convertor.py`)."""
 
-UNSCALED_ROPE = frozenset(
-    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
-)
+UNSCALED_ROPE = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """Rotary scalings that leave the derived context length alone (vLLM 0.33 `config/model.py`)."""
 
 DEFAULT_CONTEXT = 2048

@@ -1,0 +1,1 @@
+"""What one version of vLLM does: defaults, rules, accounting, flags."""

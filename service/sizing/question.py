@@ -1,0 +1,89 @@
+"""What is asked: a model, a workload, machines, and what the caller fixes or assumes."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.sizing.engine.options import EngineOptions
+from service.sizing.hardware import Gpu, Link
+from service.sizing.layouts import Layout
+from service.sizing.model.shape import ModelShape
+
+
+class RankBy(StrEnum):
+    """What makes one feasible plan better than another."""
+
+    FEWEST_GPUS = "fewest_gpus"
+    COST = "cost"
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the deployment serves.
+
+    Attributes
+    ----------
+    context_tokens : int
+        Longest conversation kept in cache, prompt and answer.
+    concurrent_sequences : int
+        Conversations held at once.
+    prompt_tokens, output_tokens : int
+        Of a typical request.
+    requests_per_second : float or None
+        Arrival rate, for open-loop questions.
+    """
+
+    context_tokens: int
+    concurrent_sequences: int
+    prompt_tokens: int
+    output_tokens: int
+    requests_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Promises the deployment must keep; None: not asked."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU and how its node joins it, after the caller's overrides.
+
+    `warnings` say which catalogue facts were overridden.
+    """
+
+    gpu: Gpu
+    link: Link
+    gpus_per_node: int
+    gpus_per_domain: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Figures the caller gives instead of ours; None: ours."""
+
+    gpu_memory_bytes: int | None = None
+    working_space_bytes: int | None = None
+    memory_bandwidth_fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request for a plan."""
+
+    model: ModelShape
+    precision: str
+    workload: Workload
+    machines: tuple[Machine, ...]
+    engine: EngineOptions
+    objectives: Objectives = Objectives()
+    assumptions: Assumptions = Assumptions()
+    layout: Layout | None = None
+    gpu_counts: tuple[int, ...] | None = None
+    max_gpus: int | None = None
+    rank_by: RankBy = RankBy.FEWEST_GPUS
