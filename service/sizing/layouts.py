@@ -27,3 +27,67 @@ class Layout:
     def expert_width_ranks(self) -> int:
         """Ranks that the width of each expert is split over."""
         return 1 if self.expert_parallel else self.tensor_parallel_size * self.data_parallel_size
+
+
+def powers_up_to(limit: int) -> list[int]:
+    """1, 2, 4, 8 ... not above `limit`."""
+    sizes = [1]
+    while sizes[-1] * 2 <= limit:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def counts_to_try(gpus_per_node: int, most: int) -> tuple[int, ...]:
+    """GPU counts a search tries: 1, 2, 4, 8 ... within a node and the whole node, then whole nodes."""
+    within = [count for count in (*powers_up_to(gpus_per_node), gpus_per_node) if count <= most]
+    beyond = range(2 * gpus_per_node, most + 1, gpus_per_node)
+    return tuple(dict.fromkeys((*within, *beyond)))
+
+
+def candidates(
+    gpu_count: int,
+    *,
+    gpus_per_node: int,
+    gpus_per_domain: int,
+    has_experts: bool,
+    shares_context: bool,
+) -> tuple[Layout, ...]:
+    """Layouts of exactly `gpu_count` GPUs worth judging.
+
+    Tensor parallel stays inside a link domain of `gpus_per_domain` GPUs; pipeline goes over what the domain does not
+    cover (the cards of a node without fast links, whole nodes); data parallel fills the rest. Two cards without fast
+    links may still split tensors, so both splits are offered there. With experts, whole experts may be spread over
+    the ranks; with `shares_context`, tensor ranks may share one cache by tokens.
+    """
+    domain = min(gpus_per_domain, gpus_per_node)
+    widest = max(domain, 2) if gpus_per_node >= 2 else 1
+    found = list[Layout]()
+    for copy in _divisors(gpu_count):
+        copies = gpu_count // copy
+        for tensor in _divisors(copy):
+            stages = copy // tensor
+            if tensor > widest or (tensor > domain and copy > 2):
+                continue
+            if stages > 1 and tensor < min(copy, domain) and domain > 1:
+                continue
+            if copy > gpus_per_node and copy % gpus_per_node:
+                continue
+            plain = Layout(tensor, stages, copies)
+            found.append(plain)
+            if has_experts and tensor * copies > 1:
+                found.append(Layout(tensor, stages, copies, expert_parallel=True))
+            if shares_context and tensor > 1:
+                found.append(Layout(tensor, stages, copies, decode_context_parallel_size=tensor))
+    return tuple(found)
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+    @property
+    def splits_expert_tokens(self) -> bool:
+        """Whether tensor ranks share the tokens of expert layers out among them instead of splitting their weights.
+
+        Source: vLLM 0.33 `config/parallel.py: use_sequence_parallel_moe`, with the default all-to-all backend.
+        """
+        return self.expert_parallel and self.tensor_parallel_size > 1 and self.data_parallel_size > 1
