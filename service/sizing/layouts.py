@@ -28,6 +28,14 @@ class Layout:
         """Ranks that the width of each expert is split over."""
         return 1 if self.expert_parallel else self.tensor_parallel_size * self.data_parallel_size
 
+    @property
+    def splits_expert_tokens(self) -> bool:
+        """Whether tensor ranks share the tokens of expert layers out among them instead of splitting their weights.
+
+        Source: vLLM 0.33 `config/parallel.py: use_sequence_parallel_moe`, with the default all-to-all backend.
+        """
+        return self.expert_parallel and self.tensor_parallel_size > 1 and self.data_parallel_size > 1
+
 
 def powers_up_to(limit: int) -> list[int]:
     """1, 2, 4, 8 ... not above `limit`."""
@@ -83,11 +91,3 @@ def candidates(
 
 def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
-
-    @property
-    def splits_expert_tokens(self) -> bool:
-        """Whether tensor ranks share the tokens of expert layers out among them instead of splitting their weights.
-
-        Source: vLLM 0.33 `config/parallel.py: use_sequence_parallel_moe`, with the default all-to-all backend.
-        """
-        return self.expert_parallel and self.tensor_parallel_size > 1 and self.data_parallel_size > 1

@@ -5,12 +5,17 @@ from functools import lru_cache
 
 from service.sizing.errors import Indivisible
 from service.sizing.layouts import Layout
-from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Whole
 from service.sizing.model.shape import AttentionCache, CrossCache, LatentCache, LayerShape, ModelShape
 from service.sizing.quantities import ceil_div, round_up
 
 VOCABULARY_PADDING = 64
 """Rows of a vocabulary table are padded to a multiple of this (vLLM `vocab_parallel_embedding.py`)."""
+
+FLOAT32_BYTES = 4
+
+EXPERT_MAP_BYTES = 4
+"""Bytes of one entry (int32) of the table from global to local experts."""
 
 ATTENTION_SCALE_BYTES = 16
 """Four float32 scales (query, key, value, probability) that every attention layer registers as buffers (vLLM 0.33)."""
@@ -27,7 +32,7 @@ def parameters(module: Module) -> int:
         case Embedding():
             return module.vocabulary * (module.hidden + module.bias)
         case Tensor():
-            return sum(units.total for units in module.rows) * module.columns
+            return 0 if module.buffer else sum(units.total for units in module.rows) * module.columns
 
 
 def expert_parameters(module: Experts) -> int:
@@ -44,8 +49,17 @@ def active_parameters(module: Module) -> int:
     return parameters(module)
 
 
-def rank_bytes(module: Module, layout: Layout, element_bytes: int) -> int:
+def held_whole(module: Linear, layout: Layout) -> bool:
+    """Whether every tensor rank holds a split layer whole under a layout."""
+    if module.whole is Whole.TOKENS_SPLIT_ONE_STAGE and layout.pipeline_parallel_size > 1:
+        return False
+    return module.whole is not Whole.NEVER and layout.splits_expert_tokens
+
+
+def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernels: bool = True) -> int:
     """Bytes of a module on tensor rank 0, as the engine builds it before any repacking.
+
+    `router_kernels` tells whether the card has the engine's router kernels (see `stage_weights`).
 
     Raises
     ------
@@ -56,9 +70,12 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int) -> int:
     match module:
         case Linear():
             element = module.element_bytes or element_bytes
-            inputs = module.inputs.per_rank(tensor) if module.split is Split.ROW else module.inputs.total
+            if module.float32_without_router_kernels and not router_kernels:
+                element = FLOAT32_BYTES
+            ranks = 1 if held_whole(module, layout) else tensor
+            inputs = module.inputs.per_rank(ranks) if module.split is Split.ROW else module.inputs.total
             outputs = tuple(
-                units.per_rank(tensor) if module.split is Split.COLUMN else units.total for units in module.outputs
+                units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs
             )
             bias = sum(outputs) * element if module.bias else 0
             return module.scheme.linear_bytes(inputs, outputs, element) + bias
@@ -109,6 +126,19 @@ def stage_bounds(layers: int, stages: int) -> tuple[tuple[int, int], ...]:
     return tuple(bounds)
 
 
+def is_buffer(module: Module) -> bool:
+    """Whether a module is computed by the engine instead of read from the checkpoint."""
+    return isinstance(module, Tensor) and module.buffer
+
+
+def expert_map_bytes(module: Module, layout: Layout) -> int:
+    """Bytes of the table from global to local experts (int32) that spread experts need on every rank.
+
+    Source: vLLM 0.33 `fused_moe/expert_map_manager.py: determine_expert_map`.
+    """
+    return module.count * EXPERT_MAP_BYTES if isinstance(module, Experts) and layout.expert_ranks > 1 else 0
+
+
 @dataclass(frozen=True, slots=True)
 class StageWeights:
     """What one pipeline stage loads on tensor rank 0."""
@@ -132,13 +162,33 @@ def stage_modules(model: ModelShape, stage: int, stages: int) -> tuple[Module, .
     if stage == stages - 1:
         modules += model.last_stage
         if model.tied_head and stages > 1:
-            modules += tuple(m for m in model.first_stage if m.tensor_class is TensorClass.EMBEDDING)
+            modules += tuple(
+                m for m in model.first_stage if isinstance(m, Embedding) and m.tensor_class is TensorClass.EMBEDDING
+            )
     return modules
 
 
+def module_bytes(
+    modules: tuple[Module, ...], layout: Layout, element_bytes: int, router_kernels: bool
+) -> tuple[int, int]:
+    """Parameter bytes and buffer bytes of some modules on tensor rank 0."""
+    parameter_bytes = buffer_bytes = 0
+    for module in modules:
+        size = rank_bytes(module, layout, element_bytes, router_kernels)
+        if is_buffer(module):
+            buffer_bytes += size
+        else:
+            parameter_bytes += size
+            buffer_bytes += expert_map_bytes(module, layout)
+    return parameter_bytes, buffer_bytes
+
+
 @lru_cache(maxsize=4096)
-def stage_weights(model: ModelShape, layout: Layout) -> tuple[StageWeights, ...]:
+def stage_weights(model: ModelShape, layout: Layout, router_kernels: bool = True) -> tuple[StageWeights, ...]:
     """Bytes loaded by tensor rank 0 of each pipeline stage.
+
+    `router_kernels` is whether the card has the engine's router kernels: compute capability 9.0 and 10.x (vLLM 0.33
+    `fused_moe/router/gate_linear.py`). Without them some routers are kept in float32.
 
     Raises
     ------
@@ -147,21 +197,22 @@ def stage_weights(model: ModelShape, layout: Layout) -> tuple[StageWeights, ...]
     """
     stages = layout.pipeline_parallel_size
     by_layer = {
-        layer: sum(rank_bytes(module, layout, model.element_bytes) for module in layer.modules)
-        for layer in model.distinct
+        layer: module_bytes(layer.modules, layout, model.element_bytes, router_kernels) for layer in model.distinct
     }
     result = list[StageWeights]()
     for stage, (start, end) in enumerate(stage_bounds(len(model.layers), stages)):
         counted = model.counted(start, end)
         outside = stage_modules(model, stage, stages)
+        outside_bytes, outside_buffers = module_bytes(outside, layout, model.element_bytes, router_kernels)
         attentions = sum(count * attention_layers(layer) for layer, count in counted)
         result.append(
             StageWeights(
                 stage=stage,
                 layers=end - start,
-                parameter_bytes=sum(count * by_layer[layer] for layer, count in counted)
-                + sum(rank_bytes(module, layout, model.element_bytes) for module in outside),
-                buffer_bytes=attentions * ATTENTION_SCALE_BYTES
+                parameter_bytes=sum(count * by_layer[layer][0] for layer, count in counted) + outside_bytes,
+                buffer_bytes=sum(count * by_layer[layer][1] for layer, count in counted)
+                + outside_buffers
+                + attentions * ATTENTION_SCALE_BYTES
                 + (sum(t.positions * t.rotary_size * t.element_bytes for t in model.rope_tables) if attentions else 0),
             )
         )

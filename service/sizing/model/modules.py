@@ -37,6 +37,17 @@ class Split(StrEnum):
     REPLICATED = "replicated"
 
 
+class Whole(StrEnum):
+    """When every rank holds a split layer whole, because tensor ranks then split the tokens of expert layers.
+
+    `ONE_STAGE` marks layers for which the engine does so only without pipeline stages.
+    """
+
+    NEVER = "never"
+    TOKENS_SPLIT = "tokens_split"
+    TOKENS_SPLIT_ONE_STAGE = "tokens_split_one_stage"
+
+
 @dataclass(frozen=True, slots=True)
 class Units:
     """`count` indivisible units (heads, groups, single features) of `size` elements each.
@@ -86,6 +97,9 @@ class Linear:
     scheme: Scheme = UNQUANTISED
     element_bytes: int | None = None
     """Bytes of an unquantised element; None: the model's own."""
+    whole: Whole = Whole.NEVER
+    float32_without_router_kernels: bool = False
+    """A router that cards without the engine's router kernels keep in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,8 @@ class Embedding:
 class Tensor:
     """Any other parameter: norms, convolution filters, per-head vectors.
 
-    `rows x columns` elements; `split` divides the rows over tensor ranks.
+    `rows x columns` elements; `split` divides the rows over tensor ranks. A `buffer` is computed by the engine, not
+    read from the checkpoint.
     """
 
     name: str
@@ -131,6 +146,7 @@ class Tensor:
     split: bool = False
     element_bytes: int | None = None
     """Bytes of an element; None: the model's own."""
+    buffer: bool = False
 
 
 Module = Linear | Experts | Embedding | Tensor
