@@ -32,7 +32,8 @@ def parameters(module: Module) -> int:
         case Embedding():
             return module.vocabulary * (module.hidden + module.bias)
         case Tensor():
-            return 0 if module.buffer else sum(units.total for units in module.rows) * module.columns
+            counted = module.counted and not module.buffer
+            return sum(units.total for units in module.rows) * module.columns if counted else 0
 
 
 def expert_parameters(module: Experts) -> int:
@@ -51,6 +52,8 @@ def active_parameters(module: Module) -> int:
 
 def held_whole(module: Linear, layout: Layout) -> bool:
     """Whether every tensor rank holds a split layer whole under a layout."""
+    if module.split_units is not None and module.split_units % layout.tensor_parallel_size:
+        return True
     if module.whole is Whole.TOKENS_SPLIT_ONE_STAGE and layout.pipeline_parallel_size > 1:
         return False
     return module.whole is not Whole.NEVER and layout.splits_expert_tokens
@@ -96,6 +99,9 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
 
 def intermediate_on_rank(module: Experts, layout: Layout) -> int:
     """Width of each expert on a rank."""
+    tensor = layout.tensor_parallel_size
+    if not layout.expert_parallel and tensor > 1 and module.intermediate // tensor < module.least_width:
+        return module.least_width // layout.data_parallel_size
     if module.intermediate % layout.expert_width_ranks:
         raise Indivisible(module.intermediate, layout.expert_width_ranks)
     return module.intermediate // layout.expert_width_ranks

@@ -100,11 +100,16 @@ class Linear:
     whole: Whole = Whole.NEVER
     float32_without_router_kernels: bool = False
     """A router that cards without the engine's router kernels keep in float32."""
+    split_units: int | None = None
+    """Where set, the layer is split only if the ranks divide this number (a tower's heads); otherwise held whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The routed experts of one layer: `count` MLPs, of which a token visits `active`."""
+    """The routed experts of one layer: `count` MLPs, of which a token visits `active`.
+
+    `least_width` is the width that tensor parallel without expert parallel pads a rank's share of an expert up to.
+    """
 
     name: str
     count: int
@@ -114,6 +119,7 @@ class Experts:
     gated: bool = True
     bias: bool = False
     scheme: Scheme = UNQUANTISED
+    least_width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class Tensor:
     """Any other parameter: norms, convolution filters, per-head vectors.
 
     `rows x columns` elements; `split` divides the rows over tensor ranks. A `buffer` is computed by the engine, not
-    read from the checkpoint.
+    read from the checkpoint. `counted` is false for what published parameter counts leave out (routing biases).
     """
 
     name: str
@@ -147,6 +153,7 @@ class Tensor:
     element_bytes: int | None = None
     """Bytes of an element; None: the model's own."""
     buffer: bool = False
+    counted: bool = True
 
 
 Module = Linear | Experts | Embedding | Tensor
