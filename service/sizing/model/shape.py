@@ -11,7 +11,8 @@ from service.sizing.model.modules import Module, Units
 class AttentionCache:
     """Keys and values of one attention: full, or limited to a sliding `window` or a local `chunk` of tokens.
 
-    `heads` are the query heads (they decide compute, not memory).
+    `heads` are the query heads (they decide compute, not memory). `sparse` marks a layer whose indexer picks the blocks
+    that attend (MiniMax M3).
     """
 
     heads: int
@@ -20,6 +21,7 @@ class AttentionCache:
     value_head_size: int
     window: int | None = None
     chunk: int | None = None
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,14 @@ class LatentCache:
 
 @dataclass(frozen=True, slots=True)
 class IndexerCache:
-    """Keys of the sparse-attention indexer: one head of `head_size` 8-bit elements and their scales a token."""
+    """Keys of the sparse-attention indexer: one head of `head_size` elements a token.
+
+    `element_bytes` is 1 for 8-bit elements, which carry a 4-byte scale each 128 (DeepSeek V3.2), and 2 for plain 16-bit
+    ones (MiniMax M3).
+    """
 
     head_size: int
+    element_bytes: int = 1
 
 
 class StateKind(StrEnum):
@@ -67,10 +74,15 @@ class StateTensor:
 
 @dataclass(frozen=True, slots=True)
 class StateCache:
-    """The state a recurrent layer keeps for each sequence."""
+    """The state a recurrent layer keeps for each sequence.
+
+    With `exports_checkpoints` its prefill can write the state out midway, where the kernel of that kind does so at all
+    (Mamba-2; gated delta net on some GPUs). The last tensor of a gated delta net has a key head's size as its columns.
+    """
 
     kind: StateKind
     tensors: tuple[StateTensor, ...]
+    exports_checkpoints: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,13 @@ class ModelShape:
         Whether the engine can split this architecture into stages.
     handoff_tensors : int
         Tensors of `hidden_size` passed between stages for each token (2: hidden state and residual).
+    attention_sinks, logit_softcap : bool
+        Whether attention has sink logits, or caps its logits.
+    image_prefix : bool
+        Whether the tokens of an image attend to each other both ways (the engine's `is_mm_prefix_lm`).
+    largest_item_tokens : int or None
+        Tokens of the largest image, video or sound clip, which one batch must hold if `image_prefix` or
+        `is_encoder_decoder`.
     status, notes
         Whether every rule used is restated and proved; what a reader should know.
     """
@@ -177,6 +196,10 @@ class ModelShape:
     supports_pipeline: bool = True
     handoff_tensors: int = 2
     is_encoder_decoder: bool = False
+    attention_sinks: bool = False
+    logit_softcap: bool = False
+    image_prefix: bool = False
+    largest_item_tokens: int | None = None
     status: Status = Status.EXACT
     notes: tuple[str, ...] = ()
     distinct: tuple[LayerShape, ...] = field(init=False)
