@@ -1,6 +1,9 @@
 """From `config.json` to a ModelShape: find the text part, choose the family, refuse what is not understood."""
 
+from dataclasses import replace
+
 from service.sizing.errors import InvalidConfig, NotUnderstood
+from service.sizing.model.architectures import WITHOUT_PIPELINE
 from service.sizing.model.families import READERS
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import NotQuantised
@@ -64,4 +67,4 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
         quantization=NotQuantised(),
         dtype=DTYPES[dtype],
     )
-    return reader(source)
+    return replace(reader(source), supports_pipeline=architecture not in WITHOUT_PIPELINE)
