@@ -139,9 +139,7 @@ def command(deployment: Deployment, words: tuple[str, ...]) -> str:
     """The `vllm serve` command; one line a node where there are several."""
     lines = list[str]()
     for node in range(_nodes_with_own_command(deployment)):
-        lines.append(
-            shlex.join(("vllm", "serve", deployment.model, *words, *node_arguments(deployment, node)))
-        )
+        lines.append(shlex.join(("vllm", "serve", deployment.model, *words, *node_arguments(deployment, node))))
     return "\n".join(lines)
 
 

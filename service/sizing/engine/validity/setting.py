@@ -1,0 +1,33 @@
+"""What a rule judges."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.sizing.engine.options import EngineOptions
+from service.sizing.engine.refusal import Refusal
+from service.sizing.hardware import Gpu
+from service.sizing.layouts import Layout
+from service.sizing.model.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A model on a layout of one GPU type under the caller's engine options.
+
+    `release` is the vLLM version as numbers.
+    """
+
+    model: ModelShape
+    layout: Layout
+    gpu: Gpu
+    options: EngineOptions
+    release: tuple[int, ...]
+
+
+Rule = Callable[[Setting], Refusal | None]
+
+
+def divisors_of(number: int, limit: int = 64) -> str:
+    """Sizes that divide a dimension, for a sentence."""
+    sizes = [str(size) for size in range(1, min(number, limit) + 1) if number % size == 0]
+    return ", ".join(sizes)
