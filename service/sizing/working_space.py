@@ -125,7 +125,9 @@ def working_space(
     The first stage encodes images, the last one samples; logits and a layer's activations do not peak together.
     """
     tokens = max_num_batched_tokens
-    sampling = logits(min(max_num_seqs, tokens), model.vocab_size) if stage == layout.pipeline_parallel_size - 1 else ZERO
+    sampling = (
+        logits(min(max_num_seqs, tokens), model.vocab_size) if stage == layout.pipeline_parallel_size - 1 else ZERO
+    )
     residual = 2.0 * tokens * model.hidden_size
     layer = forward(model, layout, tokens)
     state = sampling.value and SAMPLER_STATE_BYTES * min(max_num_seqs, tokens) * round_up(model.vocab_size, 64)

@@ -120,6 +120,7 @@ class Experts:
     bias: bool = False
     scheme: Scheme = UNQUANTISED
     least_width: int = 0
+    tensor_class: TensorClass = TensorClass.EXPERTS
 
 
 @dataclass(frozen=True, slots=True)
