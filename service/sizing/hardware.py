@@ -23,9 +23,9 @@ class Vendor(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """An accelerator as the sizing rules see it.
+    """An accelerator as the sizing rules see it; compared by identity.
 
     Attributes
     ----------
