@@ -3,7 +3,7 @@
 Source: vLLM 0.33 `model_executor/layers/linear.py`, `vocab_parallel_embedding.py`, `fused_moe/layer.py`.
 """
 
-from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Units
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Units, Whole
 from service.sizing.model.quantization import Quantization
 
 
@@ -16,11 +16,12 @@ def column(
     *,
     bias: bool = False,
     tensor_class: TensorClass = TensorClass.ATTENTION,
+    whole: Whole = Whole.NEVER,
 ) -> Linear:
     """A linear layer split by outputs."""
     units = outputs if isinstance(outputs, Units) else Units(outputs)
     scheme = quantization.linear(f"{path}.{name}")
-    return Linear(name, tensor_class, Units(inputs), (units,), Split.COLUMN, bias, scheme)
+    return Linear(name, tensor_class, Units(inputs), (units,), Split.COLUMN, bias, scheme, whole=whole)
 
 
 def row(
@@ -32,11 +33,12 @@ def row(
     *,
     bias: bool = False,
     tensor_class: TensorClass = TensorClass.ATTENTION,
+    whole: Whole = Whole.NEVER,
 ) -> Linear:
     """A linear layer split by inputs, its bias replicated."""
     units = inputs if isinstance(inputs, Units) else Units(inputs)
     scheme = quantization.linear(f"{path}.{name}")
-    return Linear(name, tensor_class, units, (Units(outputs),), Split.ROW, bias, scheme)
+    return Linear(name, tensor_class, units, (Units(outputs),), Split.ROW, bias, scheme, whole=whole)
 
 
 def replicated(
@@ -96,6 +98,7 @@ def gated_mlp(
     bias: bool = False,
     tensor_class: TensorClass = TensorClass.MLP,
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    whole: Whole = Whole.NEVER,
 ) -> tuple[Module, ...]:
     """Fused gate and up projections, and the down projection."""
     gate, up, down = names
@@ -108,8 +111,9 @@ def gated_mlp(
             Split.COLUMN,
             bias,
             quantization.linear(*dict.fromkeys((f"{path}.{gate}", f"{path}.{up}"))),
+            whole=whole,
         ),
-        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class),
+        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class, whole=whole),
     )
 
 
@@ -122,12 +126,13 @@ def plain_mlp(
     bias: bool,
     names: tuple[str, str] = ("fc1", "fc2"),
     tensor_class: TensorClass = TensorClass.MLP,
+    whole: Whole = Whole.NEVER,
 ) -> tuple[Module, ...]:
     """An up and a down projection without a gate."""
     up, down = names
     return (
-        column(quantization, path, up, hidden, intermediate, bias=bias, tensor_class=tensor_class),
-        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class),
+        column(quantization, path, up, hidden, intermediate, bias=bias, tensor_class=tensor_class, whole=whole),
+        row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class, whole=whole),
     )
 
 
@@ -151,6 +156,11 @@ def router(
 ) -> Linear:
     """The router: replicated."""
     return replicated(quantization, path, name, hidden, experts, bias=bias, tensor_class=TensorClass.ROUTER)
+
+
+def routing_bias(experts: int) -> Tensor:
+    """The float32 bias that corrects the choice of experts; published parameter counts leave it out."""
+    return Tensor("e_score_correction_bias", TensorClass.ROUTER, (Units(experts),), element_bytes=4, counted=False)
 
 
 def embedding(quantization: Quantization, name: str, vocabulary: int, hidden: int) -> Embedding:

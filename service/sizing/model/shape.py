@@ -207,7 +207,11 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         numbers: dict[LayerShape, int] = {}
-        pattern = tuple(numbers.setdefault(layer, len(numbers)) for layer in self.layers)
+        seen: dict[int, int] = {}
+        for layer in self.layers:
+            if id(layer) not in seen:
+                seen[id(layer)] = numbers.setdefault(layer, len(numbers))
+        pattern = tuple(seen[id(layer)] for layer in self.layers)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "distinct", tuple(numbers))
 

@@ -1,0 +1,133 @@
+"""From layers and the weights around them to a whole model.
+
+Engines differ in what each pipeline stage holds outside the layers: some classes build the embedding, the final norm or
+the head on every stage, whether the stage uses them or not.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from service.sizing.model import blocks
+from service.sizing.model.modules import Embedding, Module, TensorClass
+from service.sizing.model.shape import LayerShape, ModelShape, RopeTable
+from service.sizing.model.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Weights outside the layers, by the pipeline stages that hold them, and whether the head is the embedding."""
+
+    first: tuple[Module, ...] = ()
+    last: tuple[Module, ...] = ()
+    every: tuple[Module, ...] = ()
+    tied: bool = False
+
+
+def ends(
+    source: Source,
+    hidden: int,
+    vocabulary: int,
+    *,
+    tied: bool,
+    embedding: str = "model.embed_tokens",
+    norm: str = "model.norm",
+    head: str = "lm_head",
+    embedding_everywhere: bool = False,
+    norm_everywhere: bool = False,
+    head_everywhere: bool = False,
+    quantised: bool = True,
+    quantised_head: bool | None = None,
+) -> Ends:
+    """The embedding on the first stage, final norm and head on the last, unless they are built everywhere.
+
+    Parameters
+    ----------
+    tied : bool
+        Whether the head is the embedding.
+    embedding, norm, head : str
+        Dotted names in the checkpoint.
+    embedding_everywhere, norm_everywhere, head_everywhere : bool
+        What the engine builds on every stage.
+    quantised, quantised_head : bool
+        Whether the engine gives the embedding and the head (by default the same) the checkpoint's quantisation.
+    """
+    quantization = source.quantization
+    table = (
+        blocks.embedding(quantization, embedding, vocabulary, hidden)
+        if quantised
+        else Embedding(embedding, TensorClass.EMBEDDING, vocabulary, hidden)
+    )
+    heads: tuple[Module, ...] = ()
+    if not tied:
+        quantise_head = quantised if quantised_head is None else quantised_head
+        heads = (
+            blocks.head(quantization, vocabulary, hidden, name=head)
+            if quantise_head
+            else Embedding(head, TensorClass.HEAD, vocabulary, hidden),
+        )
+    final = (blocks.norm(norm, hidden),)
+    return Ends(
+        first=() if embedding_everywhere else (table,),
+        last=(() if norm_everywhere else final) + (() if head_everywhere else heads),
+        every=((table,) if embedding_everywhere else ())
+        + (final if norm_everywhere else ())
+        + (heads if head_everywhere else ()),
+        tied=tied,
+    )
+
+
+def build_layers(
+    source: Source, kinds: Sequence[Hashable], build: Callable[[int], LayerShape]
+) -> tuple[LayerShape, ...]:
+    """One layer for each entry of `kinds`; layers of one kind differ only in what ignore lists name.
+
+    Without quantisation each kind is built once.
+    """
+    if source.quantization.method is not None:
+        return tuple(build(index) for index in range(len(kinds)))
+    built: dict[Hashable, LayerShape] = {}
+    for index, kind in enumerate(kinds):
+        if kind not in built:
+            built[kind] = build(index)
+    return tuple(built[kind] for kind in kinds)
+
+
+def assemble(
+    source: Source,
+    layers: tuple[LayerShape, ...],
+    around: Ends,
+    *,
+    hidden: int,
+    vocabulary: int,
+    heads: int,
+    kv_heads: int,
+    experts: int = 0,
+    rope_tables: tuple[RopeTable, ...] = (),
+    tower: tuple[Module, ...] = (),
+    handoff_tensors: int = 2,
+) -> ModelShape:
+    """The model; a vision or audio `tower` is held by the first stage."""
+    context = source.context()
+    return ModelShape(
+        name=source.name,
+        architecture=source.architecture,
+        model_type=source.model_type,
+        dtype=source.dtype,
+        hidden_size=hidden,
+        vocab_size=vocabulary,
+        attention_heads=heads,
+        kv_heads=kv_heads,
+        layers=layers,
+        first_stage=around.first + tower,
+        last_stage=around.last,
+        every_stage=around.every,
+        tied_head=around.tied,
+        rope_tables=rope_tables,
+        max_context_tokens=context.limit,
+        default_context_tokens=context.default,
+        context_field=context.field,
+        experts=experts,
+        quantization=source.quantization.method,
+        kv_cache_dtype=source.quantization.kv_cache_dtype,
+        handoff_tensors=handoff_tensors,
+    )
