@@ -4,13 +4,20 @@ Engines differ in what each pipeline stage holds outside the layers: some classe
 the head on every stage, whether the stage uses them or not.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from service.sizing.model import blocks
+from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Embedding, Module, TensorClass
 from service.sizing.model.shape import LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import Source
+
+
+def with_defaults(source: Source, defaults: Mapping[str, Any]) -> Source:
+    """The configuration with what its class (transformers 5.24) fills in for absent fields of the language model."""
+    return replace(source, text=Fields({**defaults, **source.text.values}, source.text.path))
 
 
 @dataclass(frozen=True, slots=True)

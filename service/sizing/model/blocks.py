@@ -158,6 +158,28 @@ def router(
     return replicated(quantization, path, name, hidden, experts, bias=bias, tensor_class=TensorClass.ROUTER)
 
 
+def plain_router(
+    hidden: int,
+    experts: int,
+    *,
+    name: str = "gate",
+    bias: bool = False,
+    element_bytes: int | None = None,
+    float32_without_router_kernels: bool = False,
+) -> Linear:
+    """A router that is never quantised: most classes give theirs no quantisation."""
+    return Linear(
+        name,
+        TensorClass.ROUTER,
+        Units(hidden),
+        (Units(experts),),
+        Split.REPLICATED,
+        bias,
+        element_bytes=element_bytes,
+        float32_without_router_kernels=float32_without_router_kernels,
+    )
+
+
 def routing_bias(experts: int) -> Tensor:
     """The float32 bias that corrects the choice of experts; published parameter counts leave it out."""
     return Tensor("e_score_correction_bias", TensorClass.ROUTER, (Units(experts),), element_bytes=4, counted=False)

@@ -33,7 +33,7 @@ def rotary_table(
         partial = rope.number("partial_rotary_factor", default=partial) if rope else partial
     size = int(head_size * partial)
     kind = source.rope_type()
-    if rope is None or kind in UNSTRETCHED and not (deepseek and kind != "default"):
+    if rope is None or kind == "default" or (kind in UNSTRETCHED and not deepseek):
         return RopeTable(positions, size, 2)
     if kind in STRETCHED or deepseek:
         original = rope.integer("original_max_position_embeddings", default=positions)
