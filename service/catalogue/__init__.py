@@ -1,0 +1,1 @@
+"""What is known, as immutable dated records: the catalogue without its database."""

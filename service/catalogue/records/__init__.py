@@ -1,0 +1,1 @@
+"""Prices, machines and other records of the catalogue, and the checks they pass."""

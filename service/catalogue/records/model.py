@@ -1,0 +1,96 @@
+"""A model: its published configuration, and what the reader makes of it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+from service.sizing.errors import SizingError
+from service.sizing.model.reader import READER_VERSION, read_model
+from service.sizing.model.shape import ModelShape
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)?", re.ASCII)
+"""Names as model hubs accept them: an owner and a name, or a name alone."""
+
+
+def canonical_json(value: object) -> str:
+    """One spelling for equal JSON values: sorted keys, no spaces, ASCII; `NaN` and `Infinity` as Python writes them."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def config_sha256(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a configuration's canonical JSON, hexadecimal."""
+    return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A model of the catalogue.
+
+    Attributes
+    ----------
+    name : str
+        As its hub names it.
+    config : mapping
+        `config.json`.
+    hf_quant_config : mapping or None
+        `hf_quant_config.json`, where the checkpoint has one.
+    weights_bytes : int or None
+        Size of the checkpoint's weight files, where known.
+    fidelity : str
+        How close `config` is to the published file: "verbatim" (the file), "vendored" (a copy in another
+        repository), "vendored-trimmed" (a copy without fields its owner did not need), "resaved" (loaded and saved
+        by transformers), "transcribed" (from code or a database), "ingested" (given to this service).
+    source, as_of : str, date
+        Where the configuration comes from, and when it was collected.
+    reader_version : int
+        The reader's version at the time of storing.
+
+    Raises
+    ------
+    ValueError
+        The name is not a model's.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    hf_quant_config: Mapping[str, Any] | None
+    weights_bytes: int | None
+    fidelity: str
+    source: str
+    as_of: date
+    reader_version: int = field(default=READER_VERSION, compare=False)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name) or len(self.name) > 200:
+            raise ValueError(f"{self.name!r} is not a model's name; it takes owner/name, up to 200 characters")
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the configuration's canonical JSON."""
+        return config_sha256(self.config)
+
+    @cached_property
+    def reading(self) -> ModelShape | SizingError:
+        """The model's structure, or why it cannot be read."""
+        try:
+            return read_model(self.name, self.config, self.hf_quant_config)
+        except SizingError as refusal:
+            return refusal
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's structure.
+
+        Raises
+        ------
+        SizingError
+            The configuration is invalid or not understood.
+        """
+        if isinstance(self.reading, SizingError):
+            raise self.reading
+        return self.reading

@@ -1,0 +1,192 @@
+"""Reading and writing the catalogue."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+
+from service.catalogue.records.gpu import Disagreement, GpuRecord, Level, SourcedFigure
+from service.catalogue.records.model import ModelRecord
+from service.catalogue.records.revision import RevisionRecord
+from service.catalogue.records.source import SourceRecord
+from service.catalogue.snapshot import Snapshot
+from service.sizing.hardware import Link, Vendor
+from service.storage import json_values, tables
+from service.storage.tables import CatalogueTable, catalogue_revisions
+
+CHANNEL = "catalogue"
+"""Where a new revision's number is announced."""
+
+WRITER_LOCK = 7_368_617
+"""Advisory lock that lets one writer at a time make a revision, so that revisions become visible in order."""
+
+Record = TypeVar("Record")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapper(Generic[Record]):
+    """How records of one kind become rows of one table, and rows records."""
+
+    kind: type[Record]
+    table: CatalogueTable
+    to_row: Callable[[Record], dict[str, Any]]
+    from_row: Callable[[Row], Record]
+
+    def key(self, row: Row) -> tuple[Any, ...]:
+        """What the row is about."""
+        return tuple(row[column] for column in self.table.key)
+
+
+def _gpu_to_row(gpu: GpuRecord) -> dict[str, Any]:
+    row = asdict(gpu)
+    return row | {"aliases": list(gpu.aliases), "node_sizes": list(gpu.node_sizes)}
+
+
+def _gpu_from_row(row: Row) -> GpuRecord:
+    figures = {
+        name: SourcedFigure(figure["value"], figure["source"], Level(figure["level"]))
+        for name, figure in sorted(row["figures"].items())
+    }
+    converted: dict[str, Any] = {
+        "aliases": tuple(row["aliases"]),
+        "vendor": Vendor(row["vendor"]),
+        "link": Link(row["link"]),
+        "node_sizes": tuple(row["node_sizes"]),
+        "figures": figures,
+        "disagreements": tuple(Disagreement(**other) for other in row["disagreements"]),
+    }
+    return GpuRecord(**(dict(row) | converted))
+
+
+def _model_to_row(model: ModelRecord) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "config": json_values.encode(model.config),
+        "config_sha256": model.sha256,
+        "hf_quant_config": json_values.encode(model.hf_quant_config),
+        "weights_bytes": model.weights_bytes,
+        "fidelity": model.fidelity,
+        "source": model.source,
+        "as_of": model.as_of,
+        "reader_version": model.reader_version,
+    }
+
+
+def _model_from_row(row: Row) -> ModelRecord:
+    fields = {name: value for name, value in row.items() if name != "config_sha256"}
+    fields["config"] = json_values.decode(row["config"])
+    fields["hf_quant_config"] = json_values.decode(row["hf_quant_config"])
+    return ModelRecord(**fields)
+
+
+MAPPERS: tuple[Mapper[Any], ...] = (
+    Mapper(SourceRecord, tables.sources, asdict, lambda row: SourceRecord(**row)),
+    Mapper(GpuRecord, tables.gpus, _gpu_to_row, _gpu_from_row),
+    Mapper(ModelRecord, tables.models, _model_to_row, _model_from_row),
+)
+BOOKKEEPING = frozenset({"id", "from_revision", "to_revision"})
+
+
+def current_revision(connection: sa.Connection) -> int:
+    """The newest revision; 0 before the first."""
+    return connection.scalar(sa.select(sa.func.coalesce(sa.func.max(catalogue_revisions.c.revision), 0))) or 0
+
+
+def revisions(connection: sa.Connection) -> list[RevisionRecord]:
+    """Every revision, the newest first."""
+    newest_first = sa.select(catalogue_revisions).order_by(catalogue_revisions.c.revision.desc())
+    return [RevisionRecord(*row) for row in connection.execute(newest_first)]
+
+
+def revision_on(connection: sa.Connection, moment: datetime) -> int:
+    """The revision that was the newest at a moment; 0 before the first."""
+    newest = sa.func.coalesce(sa.func.max(catalogue_revisions.c.revision), 0)
+    return connection.scalar(sa.select(newest).where(catalogue_revisions.c.created_at <= moment)) or 0
+
+
+def load_snapshot(connection: sa.Connection, revision: int | None = None) -> Snapshot:
+    """The catalogue as of a revision (None: the newest).
+
+    Every table is read as of one revision number, so a writer that commits meanwhile changes nothing.
+    """
+    if revision is None:
+        revision = current_revision(connection)
+    records = {mapper.kind: _rows(connection, mapper, mapper.table.at(revision)) for mapper in MAPPERS}
+    return _snapshot(revision, records)
+
+
+def publish(connection: sa.Connection, records: Iterable[object], *, author: str, summary: str) -> int:
+    """Add or replace records, in the caller's transaction, as one new revision.
+
+    Records equal to what the catalogue holds are left out; where nothing is left no revision is made. The new
+    revision is announced on `CHANNEL` when the transaction commits.
+
+    Parameters
+    ----------
+    records : iterable of catalogue records
+        Of any kinds in `MAPPERS`.
+    author, summary : str
+        Who makes the revision, and what it brings.
+
+    Returns
+    -------
+    int
+        The newest revision.
+
+    Raises
+    ------
+    ValueError
+        The catalogue would contradict itself, or a record is given twice.
+    """
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITER_LOCK)))
+    revision = current_revision(connection)
+    held = {mapper.kind: _rows(connection, mapper, mapper.table.current) for mapper in MAPPERS}
+    fresh: dict[type, dict[tuple[Any, ...], Any]] = {mapper.kind: {} for mapper in MAPPERS}
+    for record in records:
+        key = _mapper(record).key(_mapper(record).to_row(record))
+        if key in fresh[type(record)]:
+            raise ValueError(f"{' '.join(map(str, key))} is given twice")
+        if held[type(record)].get(key) != record:
+            fresh[type(record)][key] = record
+    if not any(fresh.values()):
+        return revision
+    revision += 1
+    _snapshot(revision, {kind: held[kind] | fresh[kind] for kind in held})
+    connection.execute(catalogue_revisions.insert().values(revision=revision, author=author, summary=summary))
+    for mapper in MAPPERS:
+        if changes := fresh[mapper.kind]:
+            _write(connection, mapper, revision, changes)
+    connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(revision))))
+    return revision
+
+
+def _mapper(record: object) -> Mapper[Any]:
+    return next(mapper for mapper in MAPPERS if mapper.kind is type(record))
+
+
+def _rows(connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElement[bool]) -> dict[tuple[Any, ...], Any]:
+    table = mapper.table.table
+    columns = [column for column in table.c if column.name not in BOOKKEEPING]
+    order = [table.c[column] for column in mapper.table.key]
+    rows = [row._asdict() for row in connection.execute(sa.select(*columns).where(where).order_by(*order))]
+    return {mapper.key(row): mapper.from_row(row) for row in rows}
+
+
+def _write(
+    connection: sa.Connection, mapper: Mapper[Any], revision: int, records: Mapping[tuple[Any, ...], object]
+) -> None:
+    table = mapper.table.table
+    key = sa.tuple_(*(table.c[column] for column in mapper.table.key))
+    connection.execute(table.update().where(mapper.table.current, key.in_(list(records))).values(to_revision=revision))
+    rows = [mapper.to_row(record) | {"from_revision": revision} for record in records.values()]
+    connection.execute(table.insert(), rows)
+
+
+def _snapshot(revision: int, records: Mapping[type, Mapping[tuple[Any, ...], Any]]) -> Snapshot:
+    def of(kind: type[Record]) -> tuple[Record, ...]:
+        return tuple(record for _, record in sorted(records[kind].items(), key=lambda item: item[0]))
+
+    return Snapshot(revision=revision, gpus=of(GpuRecord), models=of(ModelRecord), sources=of(SourceRecord))

@@ -1,0 +1,143 @@
+"""The tables. Catalogue rows are never changed: a newer revision closes one and opens another."""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy.schema import SchemaItem
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+catalogue_revisions = sa.Table(
+    "catalogue_revisions",
+    metadata,
+    sa.Column("revision", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.CheckConstraint("revision >= 1", name="revision_positive"),
+    sa.CheckConstraint("author <> ''", name="author_given"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueTable:
+    """A table of dated rows, and the columns that say which rows are about the same thing."""
+
+    table: sa.Table
+    key: tuple[str, ...]
+
+    @property
+    def current(self) -> sa.ColumnElement[bool]:
+        """Whether a row is in the newest revision."""
+        return self.table.c.to_revision.is_(None)
+
+    def at(self, revision: int) -> sa.ColumnElement[bool]:
+        """Whether a row is in a revision."""
+        end = self.table.c.to_revision
+        return (self.table.c.from_revision <= revision) & (end.is_(None) | (end > revision))
+
+
+def catalogue_table(name: str, *elements: SchemaItem, key: tuple[str, ...]) -> CatalogueTable:
+    """A table whose rows hold from one revision until another; of one key no two rows hold at once."""
+    holds = sa.func.int4range(sa.column("from_revision", sa.Integer), sa.column("to_revision", sa.Integer))
+    same = [(sa.column(column, sa.Text), "=") for column in key]
+    table = sa.Table(
+        name,
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        *elements,
+        sa.Column("from_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision"), nullable=False),
+        sa.Column("to_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision")),
+        sa.CheckConstraint("to_revision > from_revision", name="revisions_ordered"),
+        pg.ExcludeConstraint(*same, (holds, "&&"), name=f"ex_{name}_revisions", using="gist"),
+    )
+    return CatalogueTable(table, key)
+
+
+def provenance() -> tuple[SchemaItem, ...]:
+    """Columns that say where a row comes from and when it was collected."""
+    return (
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("as_of", sa.Date, nullable=False),
+        sa.CheckConstraint("source <> ''", name="source_given"),
+    )
+
+
+sources = catalogue_table(
+    "sources",
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.CheckConstraint("title <> ''", name="title_given"),
+    key=("key",),
+)
+
+gpus = catalogue_table(
+    "gpus",
+    sa.Column("slug", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("aliases", pg.ARRAY(sa.Text), nullable=False),
+    sa.Column("vendor", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("compute_capability", sa.Text),
+    sa.Column("gfx", sa.Text),
+    sa.Column("form_factor", sa.Text, nullable=False),
+    sa.Column("memory_type", sa.Text, nullable=False),
+    sa.Column("release_year", sa.Integer),
+    sa.Column("link", sa.Text, nullable=False),
+    sa.Column("gpus_per_domain", sa.Integer, nullable=False),
+    sa.Column("max_bridged", sa.Integer),
+    sa.Column("node_sizes", pg.ARRAY(sa.Integer), nullable=False),
+    sa.Column("has_rules", sa.Boolean, nullable=False),
+    sa.Column("vllm_support", sa.Text, nullable=False),
+    sa.Column("figures", pg.JSONB, nullable=False),
+    sa.Column("disagreements", pg.JSONB, nullable=False),
+    sa.Column("notes", sa.Text),
+    sa.CheckConstraint("slug ~ '^[a-z0-9]+(-[a-z0-9]+)*$'", name="slug_form"),
+    sa.CheckConstraint("vendor IN ('nvidia', 'amd', 'intel', 'google', 'aws', 'other')", name="vendor_known"),
+    sa.CheckConstraint("compute_capability ~ '^[0-9]+[.][0-9]+$'", name="compute_capability_form"),
+    sa.CheckConstraint("link IN ('nvlink', 'pcie', 'xgmi')", name="link_known"),
+    sa.CheckConstraint("gpus_per_domain >= 1", name="gpus_per_domain_positive"),
+    sa.CheckConstraint("cardinality(node_sizes) >= 1 AND 1 <= ALL (node_sizes)", name="node_sizes_positive"),
+    sa.CheckConstraint(
+        "coalesce((figures #>> '{memory_total_gib,value}')::numeric, 0) > 0"
+        " AND coalesce((figures #>> '{memory_bandwidth_gb_per_s,value}')::numeric, 0) > 0"
+        " AND coalesce((figures #>> ARRAY[link || '_gb_per_s', 'value'])::numeric, 0) > 0",
+        name="figures_needed",
+    ),
+    *provenance(),
+    key=("slug",),
+)
+
+models = catalogue_table(
+    "models",
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("config", pg.JSONB, nullable=False),
+    sa.Column("config_sha256", sa.Text, nullable=False),
+    sa.Column("hf_quant_config", pg.JSONB(none_as_null=True)),
+    sa.Column("weights_bytes", sa.BigInteger),
+    sa.Column("fidelity", sa.Text, nullable=False),
+    sa.Column("reader_version", sa.Integer, nullable=False),
+    sa.CheckConstraint("char_length(name) BETWEEN 1 AND 200", name="name_length"),
+    sa.CheckConstraint("jsonb_typeof(config) = 'object'", name="config_object"),
+    sa.CheckConstraint("config_sha256 ~ '^[0-9a-f]{64}$'", name="config_sha256_form"),
+    sa.CheckConstraint("jsonb_typeof(hf_quant_config) = 'object'", name="hf_quant_config_object"),
+    sa.CheckConstraint("weights_bytes > 0", name="weights_bytes_positive"),
+    sa.CheckConstraint(
+        "fidelity IN ('verbatim', 'vendored', 'vendored-trimmed', 'resaved', 'transcribed', 'ingested')",
+        name="fidelity_known",
+    ),
+    *provenance(),
+    key=("name",),
+)
+
+CATALOGUE = (sources, gpus, models)
+"""Every table of the catalogue, in the order rows are written."""
