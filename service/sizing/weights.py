@@ -6,7 +6,8 @@ from functools import lru_cache
 from service.sizing.errors import Indivisible
 from service.sizing.layouts import Layout
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Whole
-from service.sizing.model.shape import AttentionCache, CrossCache, LatentCache, LayerShape, ModelShape
+from service.sizing.model.schemes import ExpertStack
+from service.sizing.model.shape import AttentionCache, AttentionScales, CrossCache, LatentCache, LayerShape, ModelShape
 from service.sizing.quantities import ceil_div, round_up
 
 VOCABULARY_PADDING = 64
@@ -85,8 +86,8 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
         case Experts():
             local = ceil_div(module.count, layout.expert_ranks)
             width = intermediate_on_rank(module, layout)
-            bias = local * (width * (2 if module.gated else 1) + module.hidden) * element_bytes if module.bias else 0
-            return module.scheme.experts_bytes(local, module.hidden, width, module.gated, element_bytes) + bias
+            stack = ExpertStack(local, module.hidden, width, module.gated, module.bias)
+            return module.scheme.experts_bytes(stack, element_bytes, hopper_kernels=router_kernels)
         case Embedding():
             rows = vocabulary_on_rank(module.vocabulary, tensor)
             bias = rows * element_bytes if module.bias else 0
@@ -215,7 +216,11 @@ def stage_weights(model: ModelShape, layout: Layout, router_kernels: bool = True
             StageWeights(
                 stage=stage,
                 layers=end - start,
-                parameter_bytes=sum(count * by_layer[layer][0] for layer, count in counted) + outside_bytes,
+                parameter_bytes=sum(
+                    count * (by_layer[layer][0] + attention_scale_bytes(layer, model.attention_scales, layout))
+                    for layer, count in counted
+                )
+                + outside_bytes,
                 buffer_bytes=sum(count * by_layer[layer][1] for layer, count in counted)
                 + outside_buffers
                 + attentions * ATTENTION_SCALE_BYTES
@@ -223,6 +228,18 @@ def stage_weights(model: ModelShape, layout: Layout, router_kernels: bool = True
             )
         )
     return tuple(result)
+
+
+def attention_scale_bytes(layer: LayerShape, scales: AttentionScales, layout: Layout) -> int:
+    """Bytes of the cache scales that a quantised checkpoint adds to a layer as parameters."""
+    total = 0
+    for cache in layer.caches:
+        if isinstance(cache, LatentCache):
+            total += scales.latent_bytes
+        elif isinstance(cache, AttentionCache | CrossCache):
+            heads = max(1, cache.kv_heads // layout.tensor_parallel_size) if scales.per_kv_head else 1
+            total += heads * scales.attention_bytes
+    return total
 
 
 def attention_layers(layer: LayerShape) -> int:

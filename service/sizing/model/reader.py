@@ -6,7 +6,7 @@ from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.architectures import WITHOUT_PIPELINE
 from service.sizing.model.families import READERS
 from service.sizing.model.fields import Fields, Json
-from service.sizing.model.quantization import NotQuantised
+from service.sizing.model.quantization import read_quantization
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
@@ -53,8 +53,7 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
             "no sizing rule covers it",
         )
     text = next((child for key in TEXT_FIELDS if (child := root.child(key))), root)
-    if root.raw("quantization_config")[1] or hf_quant_config:
-        raise NotUnderstood(("quantization_config",), "quantised checkpoints are not understood")
+    quantization = read_quantization(root, text, hf_quant_config)
     dtype = text.text("dtype", "torch_dtype", default=root.text("dtype", "torch_dtype", default="bfloat16"))
     if dtype not in DTYPES:
         raise InvalidConfig("torch_dtype", f"torch_dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
@@ -64,7 +63,16 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
         model_type=text.text("model_type", default=model_type),
         root=root,
         text=text,
-        quantization=NotQuantised(),
+        quantization=quantization,
         dtype=DTYPES[dtype],
     )
-    return replace(reader(source), supports_pipeline=architecture not in WITHOUT_PIPELINE)
+    shape = reader(source)
+    return replace(
+        shape,
+        supports_pipeline=architecture not in WITHOUT_PIPELINE,
+        quantization=quantization.method,
+        quantization_refusal=quantization.refusal,
+        attention_scales=quantization.attention,
+        kv_cache_dtype=quantization.kv_cache_dtype,
+        notes=shape.notes + quantization.notes,
+    )

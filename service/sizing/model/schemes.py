@@ -1,11 +1,53 @@
 """Bytes of a weight matrix under each way of storing it.
 
 A scheme answers two questions about one rank's share: the bytes of a linear layer (weights, scales, zero points,
-packing; never the bias) and those of a stack of experts. Sizes are the rank's own, after splitting.
+packing; never the bias) and those of a stack of experts (biases included, since some schemes pad or widen them). Sizes
+are the rank's own, after splitting. All bytes are those of the parameters as the engine builds them, before it repacks
+them for a kernel (vLLM 0.33 `model_executor/layers/quantization/`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import gcd
 from typing import Protocol
+
+from service.sizing.quantities import ceil_div, round_up
+
+FLOAT32_BYTES = 4
+
+FINEST_BLOCK = 32
+"""Smallest side of a block that expert scales are refined to."""
+
+MARLIN_GROUPS = frozenset({None, 32, 64, 128})
+"""Group sizes the Marlin expert kernel takes; None: one scale an output."""
+
+SMALLEST_GROUP = 32
+"""Smallest group that integer experts outside Marlin are cut to."""
+
+
+class Compute(StrEnum):
+    """The type a quantised matrix multiplication works in, on a card that can."""
+
+    SIXTEEN_BIT = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    FP4 = "fp4"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStack:
+    """The routed experts one rank holds: `count` MLPs of width `intermediate` on a residual stream of `hidden`."""
+
+    count: int
+    hidden: int
+    intermediate: int
+    gated: bool
+    bias: bool
+
+    @property
+    def first(self) -> int:
+        """Matrices fused into the first projection: gate and up, or up alone."""
+        return 2 if self.gated else 1
 
 
 class Scheme(Protocol):
@@ -13,7 +55,27 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """The engine's name for it, for people."""
+        """The scheme's common name, for people."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Bits of one stored weight, scales left out."""
+        ...
+
+    @property
+    def compute(self) -> Compute:
+        """The type the multiplication works in."""
+        ...
+
+    @property
+    def group_size(self) -> int | None:
+        """Inputs that share a scale; None: scales do not follow the inputs."""
+        ...
+
+    @property
+    def block_shape(self) -> tuple[int, int] | None:
+        """(outputs, inputs) of a square-block scale; None: no block scales."""
         ...
 
     def linear_bytes(self, inputs: int, outputs: tuple[int, ...], element_bytes: int) -> int:
@@ -23,8 +85,12 @@ class Scheme(Protocol):
         """
         ...
 
-    def experts_bytes(self, experts: int, hidden: int, intermediate: int, gated: bool, element_bytes: int) -> int:
-        """Bytes of `experts` whole expert MLPs of the given widths on a rank."""
+    def experts_bytes(self, stack: ExpertStack, element_bytes: int, hopper_kernels: bool) -> int:
+        """Bytes of a stack of experts on a rank.
+
+        `hopper_kernels` is whether the card runs the engine's kernels for compute capability 9.0 and 10.x; some
+        schemes pad the experts on others.
+        """
         ...
 
 
@@ -33,14 +99,216 @@ class Unquantised:
     """Every element in the model's own type."""
 
     name: str = "unquantised"
+    bits: int = 16
+    compute: Compute = Compute.SIXTEEN_BIT
+    group_size: int | None = None
+    block_shape: tuple[int, int] | None = None
 
     def linear_bytes(self, inputs: int, outputs: tuple[int, ...], element_bytes: int) -> int:
         """`inputs x sum(outputs)` elements."""
         return inputs * sum(outputs) * element_bytes
 
-    def experts_bytes(self, experts: int, hidden: int, intermediate: int, gated: bool, element_bytes: int) -> int:
-        """Up (and gate) and down projections: `(3 if gated else 2) x hidden x intermediate` elements an expert."""
-        return experts * (3 if gated else 2) * hidden * intermediate * element_bytes
+    def experts_bytes(self, stack: ExpertStack, element_bytes: int, hopper_kernels: bool) -> int:
+        """`(first + 1) x hidden x intermediate` elements an expert, and its biases."""
+        bias = stack.first * stack.intermediate + stack.hidden if stack.bias else 0
+        return stack.count * ((stack.first + 1) * stack.hidden * stack.intermediate + bias) * element_bytes
 
 
 UNQUANTISED = Unquantised()
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """One scale for every block of `rows` outputs by `columns` inputs (None: all inputs).
+
+    `element_bytes` None is the model's own type. `partial` blocks at the edges have a scale of their own; without it
+    the inputs beyond the last whole group have none.
+    """
+
+    rows: int = 1
+    columns: int | None = None
+    element_bytes: int | None = FLOAT32_BYTES
+    partial: bool = False
+
+    def groups(self, inputs: int) -> int:
+        """Scales along the inputs."""
+        if self.columns is None:
+            return 1
+        return ceil_div(inputs, self.columns) if self.partial else inputs // self.columns
+
+    def total_bytes(self, outputs: int, inputs: int, element_bytes: int) -> int:
+        """Bytes of the scales of an `outputs x inputs` matrix."""
+        size = element_bytes if self.element_bytes is None else self.element_bytes
+        return ceil_div(outputs, self.rows) * self.groups(inputs) * size
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Multiples that the widths of an expert are rounded up to; `everywhere` or only without Hopper kernels."""
+
+    hidden: int
+    intermediate: int
+    everywhere: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """Weights in fewer bits, with scales.
+
+    Attributes
+    ----------
+    name, bits, compute
+        As in `Scheme`.
+    scales : tuple of Scale
+        What follows the matrix: the first decides group size and block shape.
+    word_bytes : int
+        Bytes of the word that weights are packed into.
+    packs_outputs : bool
+        Whether the weights of a word lie along the outputs instead of the inputs.
+    zero_points : bool
+        Whether each group of the first scale has a zero point of `bits` bits, packed along the outputs.
+    part_bytes : int
+        Further bytes for each matrix fused into a layer: per-tensor scales of weights and inputs.
+    layer_bytes : int
+        Further bytes for each layer (each projection of an expert): one input scale, the stored shape.
+    input_bytes : int
+        Further bytes for each input: the order of activations.
+    padding : Padding or None
+        How the experts' widths are rounded.
+    refined : bool
+        Whether experts whose width cuts a block take smaller blocks that fit.
+    biased : bool or None
+        Whether experts have biases; None: as the model says.
+    bias_bytes : int or None
+        Bytes of an element of the experts' biases; None: the model's own.
+    """
+
+    name: str
+    bits: int
+    compute: Compute
+    scales: tuple[Scale, ...] = ()
+    word_bytes: int = 1
+    packs_outputs: bool = False
+    zero_points: bool = False
+    part_bytes: int = 0
+    layer_bytes: int = 0
+    input_bytes: int = 0
+    padding: Padding | None = None
+    refined: bool = False
+    biased: bool | None = None
+    bias_bytes: int | None = None
+
+    @property
+    def group_size(self) -> int | None:
+        """Inputs of the first scale, where it covers single outputs."""
+        return self.scales[0].columns if self.scales and self.scales[0].rows == 1 else None
+
+    @property
+    def block_shape(self) -> tuple[int, int] | None:
+        """Shape of the first scale, where it covers several outputs."""
+        scale = self.scales[0] if self.scales else None
+        return (scale.rows, scale.columns) if scale and scale.rows > 1 and scale.columns else None
+
+    def linear_bytes(self, inputs: int, outputs: tuple[int, ...], element_bytes: int) -> int:
+        """Packed weights, scales, zero points and what comes with each part and layer."""
+        return (
+            self._matrix_bytes(self.scales, sum(outputs), inputs, element_bytes)
+            + len(outputs) * self.part_bytes
+            + self.layer_bytes
+            + inputs * self.input_bytes
+        )
+
+    def experts_bytes(self, stack: ExpertStack, element_bytes: int, hopper_kernels: bool) -> int:
+        """Up (and gate) and down projections, each stored as a matrix of its own, and biases."""
+        hidden, width, first = stack.hidden, stack.intermediate, stack.first
+        if self.padding and (self.padding.everywhere or not hopper_kernels):
+            hidden = round_up(hidden, self.padding.hidden)
+            width = round_up(width, self.padding.intermediate)
+        scales = self._refined(hidden, width) if self.refined else self.scales
+        up = self._matrix_bytes(scales, width, hidden, element_bytes) + self.part_bytes
+        down = self._matrix_bytes(scales, hidden, width, element_bytes) + self.part_bytes
+        biased = stack.bias if self.biased is None else self.biased
+        bias = (first * width + hidden) * (self.bias_bytes or element_bytes) if biased else 0
+        return stack.count * (first * up + down + 2 * self.layer_bytes + bias)
+
+    def _matrix_bytes(self, scales: tuple[Scale, ...], outputs: int, inputs: int, element_bytes: int) -> int:
+        weights = inputs * self._words(outputs) if self.packs_outputs else outputs * self._words(inputs)
+        zeros = self._words(outputs) * scales[0].groups(inputs) if self.zero_points else 0
+        return (weights + zeros) * self.word_bytes + sum(
+            scale.total_bytes(outputs, inputs, element_bytes) for scale in scales
+        )
+
+    def _words(self, weights: int) -> int:
+        return ceil_div(weights * self.bits, 8 * self.word_bytes)
+
+    def _refined(self, hidden: int, intermediate: int) -> tuple[Scale, ...]:
+        """Block scales, finer where the experts' width on this rank cuts a block.
+
+        The finer block is the greatest common divisor of block and widths, if at least 32. Source: vLLM 0.33
+        `fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape`.
+        """
+        scale = self.scales[0]
+        columns = scale.columns or 1
+        if intermediate % scale.rows == 0 and intermediate % columns == 0:
+            return self.scales
+        side = gcd(scale.rows, columns, hidden, intermediate)
+        return (replace(scale, rows=side, columns=side),) if side >= FINEST_BLOCK else self.scales
+
+
+@dataclass(frozen=True, slots=True)
+class MarlinExperts:
+    """Integer experts for the Marlin kernel where their shape suits it, else for the one that takes smaller groups.
+
+    Attributes
+    ----------
+    marlin, other : Quantised
+        How the experts are stored for either kernel.
+    width_multiple : int
+        What the kernel asks the experts' width on a rank to be a multiple of, besides the group.
+
+    Source: vLLM 0.33 `quantization/utils/marlin_utils.py: check_moe_marlin_supports_config`, `moe_wna16.py`.
+    """
+
+    marlin: Quantised
+    other: Quantised
+    width_multiple: int = 1
+
+    @property
+    def name(self) -> str:
+        """As the Marlin form's."""
+        return self.marlin.name
+
+    @property
+    def bits(self) -> int:
+        """As the Marlin form's."""
+        return self.marlin.bits
+
+    @property
+    def compute(self) -> Compute:
+        """As the Marlin form's."""
+        return self.marlin.compute
+
+    @property
+    def group_size(self) -> int | None:
+        """As the Marlin form's."""
+        return self.marlin.group_size
+
+    @property
+    def block_shape(self) -> tuple[int, int] | None:
+        """None."""
+        return None
+
+    def linear_bytes(self, inputs: int, outputs: tuple[int, ...], element_bytes: int) -> int:
+        """As the Marlin form's."""
+        return self.marlin.linear_bytes(inputs, outputs, element_bytes)
+
+    def experts_bytes(self, stack: ExpertStack, element_bytes: int, hopper_kernels: bool) -> int:
+        """Bytes of the form the shape selects; the other kernel halves the group until it divides both widths."""
+        group = self.marlin.group_size
+        multiple = max(self.width_multiple, group or 1)
+        if stack.hidden % 128 == 0 and stack.intermediate % multiple == 0 and group in MARLIN_GROUPS:
+            return self.marlin.experts_bytes(stack, element_bytes, hopper_kernels)
+        while group and group > SMALLEST_GROUP and (stack.hidden % group or stack.intermediate % group):
+            group //= 2
+        other = replace(self.other, scales=(Scale(columns=group, element_bytes=None),))
+        return other.experts_bytes(stack, element_bytes, hopper_kernels)

@@ -118,6 +118,19 @@ class RopeTable:
     element_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionScales:
+    """Cache scales that a quantised checkpoint adds to attention operators, as parameters until they are loaded.
+
+    `attention_bytes` for each attention over keys and values (for each KV head on the rank with `per_kv_head`),
+    `latent_bytes` for each latent attention.
+    """
+
+    attention_bytes: int = 0
+    latent_bytes: int = 0
+    per_kv_head: bool = False
+
+
 class Status(StrEnum):
     """How far the sizing of a model can be trusted."""
 
@@ -154,8 +167,10 @@ class ModelShape:
         The field of the configuration that decides it.
     experts : int
         Routed experts of a layer (0: dense).
-    quantization : str or None
-        The engine's name of the weight quantisation.
+    quantization, quantization_refusal : str or None
+        The engine's name of the weight quantisation; why vLLM 0.33 does not load such a checkpoint, in its words.
+    attention_scales : AttentionScales
+        Parameters that quantisation adds to attention operators.
     kv_cache_dtype : str or None
         What a checkpoint asks for when the caller says "auto"; None: the model's own type.
     supports_pipeline : bool
@@ -192,6 +207,8 @@ class ModelShape:
     experts: int = 0
     every_stage: tuple[Module, ...] = ()
     quantization: str | None = None
+    quantization_refusal: str | None = None
+    attention_scales: AttentionScales = AttentionScales()
     kv_cache_dtype: str | None = None
     supports_pipeline: bool = True
     handoff_tensors: int = 2
