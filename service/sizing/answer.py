@@ -245,6 +245,8 @@ class Rejection:
 class Answer:
     """The answer to a plan request."""
 
+    catalogue_revision: Annotated[int, Doc("catalogue revision answered from", example=1)]
+    rules_version: Annotated[int, Doc("version of the sizing rules", example=1)]
     engine_version: Annotated[str, Doc("vLLM release whose rules were applied", example="0.33.0")]
     model: Annotated[ModelAnswer, Doc("the model as read")]
     recommended: Annotated[Plan | None, Doc("the best plan; null when nothing serves")]

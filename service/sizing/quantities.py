@@ -1,5 +1,6 @@
 """Units, and a number that says where it comes from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -28,6 +29,14 @@ class Doc:
     description: str
     unit: str | None = None
     example: object = None
+
+    def __get_pydantic_json_schema__(self, core: object, handler: Callable[[object], dict[str, object]]) -> object:
+        """Publish the description, unit and example with the field's schema."""
+        schema = handler(core)
+        schema["description"] = f"{self.description} ({self.unit})" if self.unit else self.description
+        if self.example is not None:
+            schema["examples"] = [self.example]
+        return schema
 
 
 @dataclass(frozen=True, slots=True)

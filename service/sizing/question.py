@@ -74,7 +74,10 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request for a plan."""
+    """One request for a plan.
+
+    `catalogue_revision` and `rules_version` are repeated in the answer, so that it can be computed again.
+    """
 
     model: ModelShape
     precision: str
@@ -87,3 +90,5 @@ class Question:
     gpu_counts: tuple[int, ...] | None = None
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
+    catalogue_revision: int = 0
+    rules_version: int = 0

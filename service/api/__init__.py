@@ -1,0 +1,1 @@
+"""HTTP: the contract, and one module a slice of it."""

@@ -1,0 +1,73 @@
+"""One HTTP operation: its handler beside all that the contract says about it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from litestar import Request, Response, route
+from litestar.handlers import HTTPRouteHandler
+from pydantic import BaseModel
+
+Handler = Callable[[Request[Any, Any, Any]], Response[bytes] | Awaitable[Response[bytes]]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A method on a path.
+
+    Attributes
+    ----------
+    method, path : str
+        "GET", "/gpus/{slug}": the path as the contract writes it.
+    name : str
+        Operation id.
+    summary, description, tag : str
+        For readers of the contract.
+    handler : callable
+        Takes the request, gives the response; coroutine functions and plain ones alike.
+    answer : type or None
+        Dataclass of the 200 (or `status`) response; None: bytes of `media_type`.
+    body, query : pydantic model or None
+        What it validates, and so what it documents.
+    path_parameters : mapping
+        Description of each path parameter.
+    problems : tuple of int
+        Statuses it may fail with, besides 500.
+    examples : mapping
+        Worked request bodies by title.
+    role : str or None
+        Role an API key must have; None: open.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    description: str
+    tag: str
+    handler: Handler
+    answer: Any = None
+    status: int = 200
+    media_type: str = "application/json"
+    body: type[BaseModel] | None = None
+    body_media_type: str = "application/json"
+    query: type[BaseModel] | None = None
+    path_parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    problems: tuple[int, ...] = ()
+    examples: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    role: str | None = None
+    cacheable: bool = False
+
+
+def route_of(operation: Operation, kinds: Mapping[str, str]) -> HTTPRouteHandler:
+    """The framework's handler of an operation; `kinds` gives the converter of path parameters that are not "str"."""
+    path = operation.path
+    for parameter in operation.path_parameters:
+        path = path.replace("{" + parameter + "}", "{" + parameter + ":" + kinds.get(parameter, "str") + "}")
+
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        response = operation.handler(request)
+        return response if isinstance(response, Response) else await response
+
+    handle.__name__ = operation.name
+    return route(path, http_method=[operation.method], name=operation.name)(handle)  # pyright: ignore

@@ -1,0 +1,335 @@
+"""POST and GET /plan: one workload, the deployment that carries it."""
+
+from collections import OrderedDict
+from typing import Any, cast
+
+from litestar import Request, Response
+from pydantic import create_model
+
+from service import RULES_VERSION
+from service.api import responding
+from service.api.contract import (
+    Contract,
+    HardwareRequest,
+    InlineModel,
+    LayoutRequest,
+    ObjectivesRequest,
+    PlanRequest,
+    PricesRequest,
+    query_names,
+)
+from service.api.operation import Operation
+from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
+from service.api.reading import read_body, read_bytes, read_query, require_json
+from service.catalogue.snapshot import Snapshot, UnknownName
+from service.sizing import plan
+from service.sizing.answer import Answer
+from service.sizing.engine.options import EngineOptions
+from service.sizing.errors import InvalidConfig, NotUnderstood, SizingError
+from service.sizing.hardware import Gpu, Link
+from service.sizing.layouts import Layout
+from service.sizing.model.reader import read_model
+from service.sizing.model.shape import ModelShape
+from service.sizing.quantities import GIB
+from service.sizing.question import Assumptions, Machine, Objectives, Question, Workload
+
+REMEMBERED_BYTES = 32 << 20
+"""Memory for answers given before, by worker."""
+
+
+class Remembered:
+    """Answers by catalogue revision and question, the least recently asked forgotten first."""
+
+    def __init__(self, limit_bytes: int = REMEMBERED_BYTES) -> None:
+        self._answers: OrderedDict[tuple[int, bytes], responding.Tagged] = OrderedDict()
+        self._limit = limit_bytes
+        self._size = 0
+
+    def get(self, revision: int, question: bytes) -> responding.Tagged | None:
+        """The answer, where it is still remembered."""
+        key = (revision, question)
+        found = self._answers.get(key)
+        if found is not None:
+            self._answers.move_to_end(key)
+        return found
+
+    def put(self, revision: int, question: bytes, tagged: responding.Tagged) -> None:
+        """Remember an answer."""
+        self._answers[(revision, question)] = tagged
+        self._size += len(question) + len(tagged.content)
+        while self._size > self._limit:
+            (_, forgotten), tagged = self._answers.popitem(last=False)
+            self._size -= len(forgotten) + len(tagged.content)
+
+
+REMEMBERED = Remembered()
+
+
+async def post_plan(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Answer a plan request."""
+    require_json(request)
+    snapshot: Snapshot = request.app.state.snapshot
+    body = await read_bytes(request)
+    tagged = REMEMBERED.get(snapshot.revision, body)
+    if tagged is None:
+        tagged = _answered(snapshot, body, read_body(body, PlanRequest))
+    return responding.answer(tagged.content, snapshot.revision, etag=tagged.etag)
+
+
+def get_plan(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Answer a plan request given as query parameters."""
+    snapshot: Snapshot = request.app.state.snapshot
+    question: bytes = request.scope["query_string"]
+    tagged = REMEMBERED.get(snapshot.revision, b"?" + question)
+    if tagged is None:
+        tagged = _answered(snapshot, b"?" + question, read_flat(request.query_params.multi_items()))
+    if responding.matches(request, tagged.etag):
+        return responding.answer(b"", snapshot.revision, status=304, etag=tagged.etag)
+    return responding.answer(tagged.content, snapshot.revision, etag=tagged.etag, headers={"Cache-Control": "no-cache"})
+
+
+def _answered(snapshot: Snapshot, question: bytes, asked: PlanRequest) -> responding.Tagged:
+    content = responding.ENCODER.encode(plan(question_of(asked, snapshot)))
+    tagged = responding.Tagged(content, responding.tag(snapshot.revision, question))
+    REMEMBERED.put(snapshot.revision, question, tagged)
+    return tagged
+
+
+def read_flat(items: Any) -> PlanRequest:
+    """A plan request from query parameters.
+
+    Raises
+    ------
+    Problem
+        400: a parameter is unknown, given twice, or wrong.
+    """
+    names = query_names()
+    nested: dict[str, Any] = {}
+    for name, value in items:
+        if name not in names:
+            raise invalid((FieldError(name, f"unknown parameter (accepted: {', '.join(names)})"),))
+        path = names[name]
+        target = nested.setdefault(path[0], {}) if len(path) == 2 else nested
+        if path[-1] in ("gpus", "gpu_counts", "instances"):
+            target.setdefault(path[-1], []).append(value)
+        elif path[-1] in target:
+            raise invalid((FieldError(name, "is given twice"),))
+        else:
+            target[path[-1]] = value
+    nested.setdefault("workload", {})
+    return read_query(nested, PlanRequest)
+
+
+def question_of(asked: PlanRequest, snapshot: Snapshot) -> Question:
+    """The question that a request asks, resolved against the catalogue.
+
+    Raises
+    ------
+    Problem
+        400 for contradictions and what is not built, 404 for unknown names, 409 for models not understood.
+    """
+    _require_built(asked)
+    return Question(
+        model=shape_of(asked, snapshot),
+        precision=asked.precision,
+        workload=workload_of(asked),
+        machines=machines_of(asked.hardware, snapshot),
+        engine=EngineOptions(kv_cache_dtype=asked.kv_cache_dtype, **asked.engine.model_dump()),
+        objectives=Objectives(**asked.objectives.model_dump()),
+        assumptions=assumptions_of(asked),
+        layout=Layout(**asked.layout.model_dump()) if asked.layout else None,
+        gpu_counts=tuple(asked.hardware.gpu_counts) if asked.hardware.gpu_counts else None,
+        max_gpus=asked.hardware.max_gpus,
+        rank_by=asked.rank_by,
+        catalogue_revision=snapshot.revision,
+        rules_version=RULES_VERSION,
+    )
+
+
+def _require_built(asked: PlanRequest) -> None:
+    """Refuse fields whose capability does not exist yet, rather than ignore them."""
+    if asked.objectives != ObjectivesRequest():
+        raise not_supported("objectives", "plans for promised times are not built; leave it out")
+    if asked.prices != PricesRequest():
+        raise not_supported("prices", "prices are not built; leave it out")
+    if asked.hardware.instances is not None:
+        raise not_supported("hardware.instances", "rentable machines are not built; name gpus")
+    if asked.hardware.topology is not None:
+        raise not_supported("hardware.topology", "topology pastes are not built; give link and gpus_per_node")
+    if asked.workload.requests_per_second is not None:
+        raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
+
+
+def workload_of(asked: PlanRequest) -> Workload:
+    """The workload, with its defaults.
+
+    Raises
+    ------
+    Problem
+        400: prompt and answer together exceed the context.
+    """
+    workload = asked.workload
+    context = workload.context_tokens
+    output = workload.output_tokens
+    prompt = workload.prompt_tokens
+    if prompt is None and output is None:
+        output = max(1, context // 8)
+        prompt = max(1, context - output)
+    elif prompt is None:
+        prompt = max(1, min(context * 7 // 8, context - cast("int", output)))
+    elif output is None:
+        output = max(1, min(context // 8, context - prompt))
+    prompt, output = cast("int", prompt), cast("int", output)
+    if prompt + output > context and context > 1:
+        raise invalid(
+            (
+                FieldError(
+                    "workload.prompt_tokens",
+                    f"prompt_tokens ({prompt}) and output_tokens ({output}) may not exceed context_tokens ({context})",
+                ),
+            )
+        )
+    return Workload(context, workload.concurrent_sequences, prompt, output, workload.requests_per_second)
+
+
+def shape_of(asked: PlanRequest, snapshot: Snapshot) -> ModelShape:
+    """The model, from the catalogue or read from the request, at the precision asked.
+
+    Raises
+    ------
+    Problem
+        404 for an unknown name, 400 for a faulty configuration, 409 for one that is not understood.
+    """
+    try:
+        if isinstance(asked.model, InlineModel):
+            return read_model(asked.model.name, asked.model.config, asked.model.hf_quant_config)
+        return snapshot.model(asked.model).shape
+    except UnknownName as error:
+        raise unknown("model", error.name, error.nearest, "model") from None
+    except SizingError as error:
+        raise model_problem(error) from None
+
+
+def model_problem(error: SizingError) -> Problem:
+    """The problem that an unreadable model is."""
+    if isinstance(error, InvalidConfig):
+        return invalid((FieldError(f"model.config.{error.field}", str(error)),))
+    if isinstance(error, NotUnderstood):
+        return conflict("not_understood", "Not understood", str(error), error.fields)
+    return conflict("not_sizable", "Not sizable", str(error))
+
+
+def machines_of(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine, ...]:
+    """The machines to consider, with the caller's overrides.
+
+    Raises
+    ------
+    Problem
+        404 for an unknown GPU, 400 where counts and a maximum are both given.
+    """
+    if hardware.gpu_counts is not None and hardware.max_gpus is not None:
+        raise invalid((FieldError("hardware.max_gpus", "give either gpu_counts or max_gpus, not both"),))
+    if hardware.gpus is None:
+        gpus = [record.gpu() for record in snapshot.gpus if record.has_rules]
+    else:
+        gpus = [_gpu(snapshot, name, index) for index, name in enumerate(hardware.gpus)]
+    return tuple(machine_of(gpu, hardware) for gpu in dict.fromkeys(gpus))
+
+
+def _gpu(snapshot: Snapshot, name: str, index: int) -> Gpu:
+    try:
+        return snapshot.gpu(name).gpu()
+    except UnknownName as error:
+        raise unknown("gpu", error.name, error.nearest, f"hardware.gpus.{index}") from None
+
+
+def machine_of(gpu: Gpu, hardware: HardwareRequest) -> Machine:
+    """A GPU in its usual node, or as the caller says."""
+    warnings = list[str]()
+    link = gpu.link
+    domain = gpu.gpus_per_domain
+    node = gpu.gpus_per_node
+    if hardware.gpus_per_node is not None:
+        if hardware.gpus_per_node != node:
+            warnings.append(
+                f"{hardware.gpus_per_node} GPUs per node are taken as given; the usual {gpu.name} node has {node}"
+            )
+        node = hardware.gpus_per_node
+        domain = min(domain, node)
+    if hardware.link is not None:
+        link = Link(hardware.link)
+        if link is not gpu.link:
+            warnings.append(f"the link {link.value} is taken as given; the usual {gpu.name} node has {gpu.link.value}")
+        domain = 1 if link is Link.PCIE else node
+    return Machine(gpu, link, node, domain, tuple(warnings))
+
+
+def assumptions_of(asked: PlanRequest) -> Assumptions:
+    """Figures used instead of ours, in bytes."""
+    given = asked.assumptions
+    return Assumptions(
+        gpu_memory_bytes=None if given.gpu_memory_gib is None else round(given.gpu_memory_gib * GIB),
+        working_space_bytes=None if given.working_space_gib is None else round(given.working_space_gib * GIB),
+        memory_bandwidth_fraction=given.memory_bandwidth_fraction,
+    )
+
+
+def _flat_query() -> type[Contract]:
+    """The query parameters of `GET /plan`, as a model for the contract."""
+    fields: dict[str, Any] = {}
+    for name, path in query_names().items():
+        owner: Any = PlanRequest
+        for part in path[:-1]:
+            owner = LayoutRequest if part == "layout" else owner.model_fields[part].annotation
+        field = owner.model_fields[path[-1]]
+        if path == ("model",):
+            fields[name] = (str, field)
+        else:
+            fields[name] = (field.annotation, field)
+    return create_model("PlanQuery", __base__=Contract, **fields)
+
+
+EXAMPLES = {
+    "Llama 3.1 70B for sixteen conversations of 8,192 tokens": {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "workload": {"context_tokens": 8192, "concurrent_sequences": 16},
+        "hardware": {"gpus": ["h100-sxm"]},
+    },
+    "One layout, judged": {
+        "model": "Qwen/Qwen3-32B",
+        "workload": {"context_tokens": 4096, "concurrent_sequences": 1},
+        "hardware": {"gpus": ["h100-sxm"]},
+        "layout": {"tensor_parallel_size": 2},
+    },
+}
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/plan",
+        name="plan",
+        summary="Plan a deployment",
+        description="The vLLM deployment that starts and holds the workload, its alternatives, and a reason and a fix "
+        "for every GPU and count that does not serve. Nothing feasible is an answer, with `recommended` null.",
+        tag="plans",
+        handler=post_plan,
+        answer=Answer,
+        body=PlanRequest,
+        problems=(400, 404, 409, 413, 415),
+        examples=EXAMPLES,
+    ),
+    Operation(
+        method="GET",
+        path="/plan",
+        name="plan_by_query",
+        summary="Plan a deployment from query parameters",
+        description="The same as `POST /plan` for a catalogue model, every field under its own name: "
+        "`/plan?model=Qwen/Qwen3-32B&gpu=h100-sxm&context_tokens=4096`. `gpu`, `gpu_count` and `instance` repeat.",
+        tag="plans",
+        handler=get_plan,
+        answer=Answer,
+        query=_flat_query(),
+        problems=(400, 404, 409),
+        cacheable=True,
+    ),
+)

@@ -1,0 +1,147 @@
+"""Reading requests: bytes and queries into models, faults into problems that name the field."""
+
+import difflib
+from typing import Any, TypeVar
+
+from litestar import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from service.api.problems import FieldError, Problem, invalid, malformed
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MAX_BODY_BYTES = 8 << 20
+"""Largest JSON body: published configurations reach 3 MB."""
+
+MAX_ERRORS = 20
+
+
+async def read_bytes(request: Request[Any, Any, Any], *, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The body, refused where it is too large.
+
+    Raises
+    ------
+    Problem
+        413 beyond `limit`.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise too_large(limit)
+    body = await request.body()
+    if len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+def too_large(limit: int) -> Problem:
+    """413: the body is larger than the service reads."""
+    return Problem(413, "too_large", "Too large", f"the body is larger than {limit} bytes")
+
+
+def require_json(request: Request[Any, Any, Any]) -> None:
+    """Refuse bodies that are not declared JSON.
+
+    Raises
+    ------
+    Problem
+        415.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            "Unsupported media type",
+            f"send application/json, not {kind or 'a body without Content-Type'}",
+        )
+
+
+def read_body(body: bytes, model: type[Model]) -> Model:
+    """Validate a JSON body.
+
+    Raises
+    ------
+    Problem
+        400, naming each field at fault.
+    """
+    if not body.strip():
+        raise malformed("the body is empty; send a JSON object")
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise problem_of(error, model) from None
+    except RecursionError:
+        raise malformed("the body is nested too deeply") from None
+
+
+def read_query(values: dict[str, Any], model: type[Model]) -> Model:
+    """Validate query parameters, whose values are text.
+
+    Raises
+    ------
+    Problem
+        400, naming each parameter at fault.
+    """
+    try:
+        return model.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise problem_of(error, model) from None
+
+
+def problem_of(error: ValidationError, model: type[BaseModel]) -> Problem:
+    """The problem that a failed validation is."""
+    details = error.errors(include_url=False, include_context=True, include_input=True)
+    if details[0]["type"] == "json_invalid":
+        reason = str(details[0].get("ctx", {}).get("error", details[0]["msg"]))
+        return malformed(f"the body is not valid JSON: {reason}")
+    return invalid(tuple(_field_error(detail, model) for detail in details[:MAX_ERRORS]))
+
+
+def _field_error(detail: ErrorDetails, model: type[BaseModel]) -> FieldError:
+    path = [part for part in detail["loc"] if part not in ("name", "inline") or len(detail["loc"]) < 2]
+    location = _dotted(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        accepted = _fields_at(model, detail["loc"][:-1])
+        name = str(detail["loc"][-1])
+        near = difflib.get_close_matches(name, accepted, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return FieldError(location, f"unknown field{hint} (accepted: {', '.join(accepted)})")
+    if detail["type"] == "missing":
+        return FieldError(location, "is missing")
+    shown = _shown(detail["input"])
+    return FieldError(location, f"{detail['msg']}, not {shown}" if shown and path else detail["msg"])
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    """Dotted path without the names of union branches."""
+    parts = list(location)
+    if len(parts) > 1 and parts[0] == "model" and parts[1] in ("name", "inline"):
+        del parts[1]
+    return ".".join(str(part) for part in parts)
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Names accepted by the object at a location."""
+    schema = model.model_json_schema()
+    definitions, current = schema.get("$defs", {}), schema
+    for part in location:
+        if part in ("name", "inline") and "oneOf" in current:
+            branches: list[dict[str, Any]] = current["oneOf"]
+            current = next(branch for branch in branches if "$ref" in branch)
+        else:
+            current = current.get("properties", {}).get(str(part), {})
+        for branch in current.get("anyOf", []):
+            if "$ref" in branch:
+                current = branch
+        if "$ref" in current:
+            current = definitions[current["$ref"].rpartition("/")[2]]
+    return sorted(current.get("properties", {}))
+
+
+def _shown(value: object) -> str:
+    """A value short enough for a sentence; nothing for objects."""
+    if isinstance(value, dict | list):
+        return ""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

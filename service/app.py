@@ -1,0 +1,95 @@
+"""The only place that wires things."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from litestar import Litestar, Response, get
+from litestar.datastructures import State
+from litestar.types import ControllerRouterHandler
+
+from service.api import catalogue, plans, system
+from service.api.openapi import document
+from service.api.operation import Operation, route_of
+from service.api.problems import EXCEPTION_HANDLERS
+from service.api.reading import MAX_BODY_BYTES
+from service.catalogue.snapshot import Snapshot
+from service.settings import Settings
+from service.storage.catalogue import load_snapshot
+from service.storage.engine import create_engine
+from service.storage.listen import follow
+
+OPERATIONS: tuple[Operation, ...] = (
+    *plans.OPERATIONS,
+    *catalogue.OPERATIONS,
+    *system.OPERATIONS,
+)
+"""Everything the service offers, in the order of the contract."""
+
+PATH_KINDS: Mapping[str, Mapping[str, str]] = {"get_model": {"name": "path"}}
+"""Path parameters that may hold slashes."""
+
+
+def openapi_document() -> dict[str, Any]:
+    """The published contract."""
+    return document(OPERATIONS, {})
+
+
+def openapi_bytes() -> bytes:
+    """The published contract, one spelling for one content."""
+    return (json.dumps(openapi_document(), indent=2, sort_keys=True) + "\n").encode()
+
+
+def build_app(settings: Settings) -> Litestar:
+    """The service.
+
+    Parameters
+    ----------
+    settings : Settings
+        With `database_url` set: starting a database is the command line's work.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncGenerator[None]:
+        engine = create_engine(settings)
+        app.state.engine = engine
+        app.state.snapshot = await asyncio.to_thread(_load, engine)
+
+        async def changed(_: int) -> None:
+            app.state.snapshot = await asyncio.to_thread(_load, engine)
+
+        assert settings.database_url is not None
+        following = asyncio.create_task(follow(settings.database_url, changed, app.state.snapshot.revision))
+        try:
+            yield
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+            engine.dispose()
+
+    contract = openapi_bytes()
+
+    @get("/openapi.json", name="openapi", include_in_schema=False)
+    async def openapi() -> Response[bytes]:
+        return Response(contract, media_type="application/json")
+
+    handlers: list[ControllerRouterHandler] = [
+        route_of(operation, PATH_KINDS.get(operation.name, {})) for operation in OPERATIONS
+    ]
+    return Litestar(
+        route_handlers=[*handlers, openapi],
+        lifespan=[lifespan],
+        exception_handlers=EXCEPTION_HANDLERS,
+        openapi_config=None,
+        request_max_body_size=MAX_BODY_BYTES * 8,
+        state=State({}),
+    )
+
+
+def _load(engine: sa.Engine) -> Snapshot:
+    with engine.connect() as connection:
+        return load_snapshot(connection)
