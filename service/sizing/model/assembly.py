@@ -138,3 +138,40 @@ def assemble(
         kv_cache_dtype=source.quantization.kv_cache_dtype,
         handoff_tensors=handoff_tensors,
     )
+
+
+LEGACY_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
+"""Layer kinds under the names they had before transformers 5.14."""
+
+
+def layer_kinds(source: Source, *names: str, known: frozenset[str]) -> list[str] | None:
+    """The kind of every layer, in today's names; None where the configuration lists none.
+
+    Raises
+    ------
+    NotUnderstood
+        When a kind is not one of `known`.
+    """
+    name, _ = source.text.raw(*names)
+    kinds = source.text.texts(*names)
+    if kinds is None:
+        return None
+    kinds = [LEGACY_KINDS.get(kind, kind) for kind in kinds]
+    strange = sorted(set(kinds) - known)
+    if strange:
+        raise source.refuse(source.text.named(name), because=f"layers of kind {', '.join(strange)} are not known")
+    return kinds
+
+
+def counted_kinds(source: Source, kinds: list[str], field: str = "layer_types") -> list[str]:
+    """The kinds, checked to be as many as `num_hidden_layers`."""
+    layers = source.text.layers("num_hidden_layers")
+    if len(kinds) != layers:
+        named = source.text.named(field)
+        raise source.invalid(named, f"{named} lists {len(kinds)} layers, but num_hidden_layers is {layers}")
+    return kinds
+
+
+def auto_integer(text: Fields, name: str, automatic: int) -> int:
+    """A whole number that may be spelled "auto"."""
+    return automatic if text.values.get(name) in (None, "auto") else text.integer(name)

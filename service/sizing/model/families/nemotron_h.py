@@ -1,0 +1,181 @@
+"""Nemotron-H and Nemotron 3: Mamba-2, attention, MLP and expert layers in any order, one mixer a layer.
+
+Source: vLLM 0.33 `model_executor/models/nemotron_h.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.sizing.model import blocks
+from service.sizing.model.assembly import assemble, build_layers, ends, layer_kinds, with_defaults
+from service.sizing.model.modules import Module, TensorClass, Units, Whole
+from service.sizing.model.quantization import Quantization
+from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
+from service.sizing.model.source import Source
+from service.sizing.model.state import Mamba2, state_bytes
+
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "intermediate_size": 21504,
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "mamba_ssm_cache_dtype": "float32",
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "num_experts_per_tok": 2,
+}
+LETTERS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
+"""Layer kinds of `hybrid_override_pattern`."""
+
+UNNAMED = ["linear_attention", "moe", "full_attention", "mlp"]
+"""The layers of a configuration that names none."""
+
+
+def read_kinds(source: Source) -> list[str]:
+    """The kind of every layer, from the list or from the pattern of letters; `num_hidden_layers` has no say."""
+    kinds = layer_kinds(source, "layers_block_type", "layer_types", known=frozenset(LETTERS.values()))
+    if kinds is not None:
+        return kinds
+    pattern = source.text.text("hybrid_override_pattern", default="")
+    strange = sorted(set(pattern) - set(LETTERS))
+    if strange:
+        raise source.refuse("hybrid_override_pattern", because=f"layers {', '.join(strange)} are not known")
+    return [LETTERS[letter] for letter in pattern] or UNNAMED
+
+
+def expert_mixer(source: Source, quantization: Quantization, path: str) -> tuple[Module, ...]:
+    """Experts without a gate, fed from a narrower latent where the configuration has one."""
+    text = source.text
+    hidden, experts = text.integer("hidden_size"), text.integer("n_routed_experts")
+    latent, bias = text.optional_integer("moe_latent_size"), text.flag("mlp_bias", default=False)
+    modules: list[Module] = [
+        blocks.plain_router(hidden, experts, float32_without_router_kernels=True),
+        blocks.routing_bias(experts),
+    ]
+    shared = text.integer("n_shared_experts", default=0, minimum=0)
+    if shared:
+        modules += blocks.plain_mlp(
+            quantization,
+            f"{path}.shared_experts",
+            hidden,
+            shared * text.integer("moe_shared_expert_intermediate_size"),
+            bias=False,
+            names=("up_proj", "down_proj"),
+            tensor_class=TensorClass.SHARED_EXPERTS,
+            whole=Whole.TOKENS_SPLIT,
+        )
+    if latent:
+        for name, inputs, outputs in (("fc1_latent_proj", hidden, latent), ("fc2_latent_proj", latent, hidden)):
+            modules.append(
+                blocks.replicated(
+                    quantization, path, name, inputs, outputs, bias=bias, tensor_class=TensorClass.EXPERTS
+                )
+            )
+    modules.append(
+        blocks.routed_experts(
+            quantization,
+            path,
+            count=experts,
+            active=text.integer("num_experts_per_tok"),
+            hidden=latent or hidden,
+            intermediate=text.integer("moe_intermediate_size"),
+            gated=False,
+        )
+    )
+    return tuple(modules)
+
+
+def read_nemotron_h(
+    source: Source, *, prefix: str = "backbone", head: str = "lm_head", tower: tuple[Module, ...] = ()
+) -> ModelShape:
+    """Nemotron-H; no rotary table, and every stage builds embedding, final norm and an untied head.
+
+    Parameters
+    ----------
+    prefix, head : str
+        Checkpoint names of the decoder and of the output head.
+    tower : tuple of Module
+        Weights of towers in front.
+    """
+    source = with_defaults(source, DEFAULTS)
+    text, quantization = source.text, source.quantization
+    hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
+    heads, size = text.integer("num_attention_heads"), text.integer("head_dim", default=0, minimum=0)
+    kv_heads = text.integer("num_key_value_heads", default=heads)
+    size = size or hidden // heads
+    window = text.optional_integer("sliding_window")
+    state_heads, state_size = text.integer("mamba_num_heads"), text.integer("mamba_head_dim")
+    mixer = Mamba2(
+        inner=state_heads * state_size,
+        state=text.integer("ssm_state_size"),
+        kernel=text.integer("mamba_d_conv", "conv_kernel"),
+        heads=state_heads,
+        head_size=state_size,
+        groups=text.integer("mamba_n_groups", "n_groups"),
+        conv_bias=text.flag("mamba_conv_bias", "use_conv_bias", default=True),
+        bias=text.flag("use_bias", default=False),
+        temporal_bytes=state_bytes(source, "mamba_ssm_cache_dtype", "float32"),
+    )
+    kinds = read_kinds(source)
+
+    def layer(index: int) -> LayerShape:
+        path = f"{prefix}.layers.{index}.mixer"
+        caches: tuple[Cache, ...] = ()
+        modules: tuple[Module, ...]
+        match kinds[index]:
+            case "linear_attention":
+                caches, modules = (mixer.cache(),), mixer.modules(quantization, path, hidden)
+            case "full_attention":
+                caches = (AttentionCache(heads, kv_heads, size, size, window=window),)
+                modules = (
+                    blocks.query_key_value(quantization, path, hidden, heads, kv_heads, size),
+                    blocks.row(quantization, path, "o_proj", Units(heads, size), hidden),
+                )
+            case "moe":
+                modules = expert_mixer(source, quantization, path)
+            case _:
+                modules = blocks.plain_mlp(
+                    quantization,
+                    path,
+                    hidden,
+                    text.integer("intermediate_size"),
+                    bias=text.flag("mlp_bias", default=False),
+                    names=("up_proj", "down_proj"),
+                )
+        return LayerShape(caches, (*modules, blocks.norm("norm", hidden)))
+
+    return assemble(
+        source,
+        build_layers(source, kinds, layer),
+        ends(
+            source,
+            hidden,
+            vocabulary,
+            tied=False,
+            embedding=f"{prefix}.embeddings",
+            norm=f"{prefix}.norm_f",
+            head=head,
+            embedding_everywhere=True,
+            norm_everywhere=True,
+            head_everywhere=True,
+        ),
+        hidden=hidden,
+        vocabulary=vocabulary,
+        heads=heads,
+        kv_heads=kv_heads,
+        experts=text.integer("n_routed_experts") if "moe" in kinds else 0,
+        tower=tower,
+    )
+
+
+READERS = {"NemotronHForCausalLM": read_nemotron_h}
