@@ -1,0 +1,90 @@
+"""What the price importers share: the card's verdict to an outcome, repeats and contradictions, placeholders."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from hashlib import blake2b
+
+from service.catalogue.importers.gpu_match import Contradiction, Match, NotCatalogued, Unknown
+from service.catalogue.importers.gpu_names import MARKETPLACES
+from service.catalogue.importers.outcome import UNKNOWN_GPU, Quarantined, Skipped
+from service.catalogue.records.price import Price, PriceKind, check_price, usual
+
+
+def refusal(row: int, name: str, verdict: NotCatalogued | Unknown | Contradiction) -> Skipped | Quarantined:
+    """Why a row without a card of the catalogue is not taken."""
+    match verdict:
+        case NotCatalogued():
+            return Skipped(row, "gpu_not_catalogued", f"{name} is not in the catalogue")
+        case Unknown():
+            return Skipped(row, UNKNOWN_GPU, f"{name!r} is not a name known here", gpu_name=name[:80])
+        case Contradiction():
+            return Quarantined(row, "contradiction", verdict.message)
+
+
+def share(verdict: Match, gpus: Decimal) -> tuple[int, Decimal | None] | None:
+    """(whole GPUs, share of one) from a count that may be a fraction; None if it is neither whole nor under one."""
+    if gpus < 1:
+        return 1, gpus
+    if gpus != gpus.to_integral_value():
+        return None
+    return int(gpus), verdict.fraction
+
+
+class Ledger:
+    """Passes the prices of one file on, once each, and holds back what is doubtful.
+
+    Lists repeat one price for every zone of a region: the first is kept for the region and the others are skipped;
+    a zone that asks another price is kept with its zone. Spot prices belong to their zone. Two prices for the same
+    place contradict each other, except where hosts set their own. Memory: about 200 bytes for each price kept.
+    """
+
+    def __init__(self, typical: Mapping[str, Decimal]) -> None:
+        self._typical = typical
+        self._seen: dict[bytes, Decimal] = {}
+
+    def enter(self, row: int, price: Price) -> Price | Skipped | Quarantined:
+        """What becomes of one price."""
+        if doubt := check_price(price, usual(price, self._typical)):
+            return Quarantined(row, doubt.reason, doubt.message, price)
+        asked = price.amount_per_hour
+        in_region = _digest(price, "")
+        place = _digest(price, price.zone) if price.zone else in_region
+        before = self._seen.get(place)
+        if before is None:
+            self._seen[place] = asked
+            if not price.zone or price.kind is PriceKind.SPOT:
+                return price
+            of_region = self._seen.setdefault(in_region, asked)
+            if of_region is asked:
+                return replace(price, zone="")
+            return price if of_region != asked else _repeat(row, price)
+        if before == asked:
+            return _repeat(row, price)
+        return Quarantined(row, "contradiction", f"{asked} per hour, but {before} for the same offer before", price)
+
+
+def _repeat(row: int, price: Price) -> Skipped:
+    return Skipped(
+        row, "repeat", f"{price.instance_type or price.gpu_name} at {price.amount_per_hour} was there before"
+    )
+
+
+def _digest(price: Price, zone: str) -> bytes:
+    own_prices = price.kind is PriceKind.MARKETPLACE or price.provider in MARKETPLACES
+    offer = (
+        price.provider,
+        price.region,
+        zone,
+        price.instance_type,
+        price.gpu or "/".join(price.ambiguous),
+        price.gpu_count,
+        price.gpu_fraction,
+        price.kind,
+        price.currency,
+        price.host_included,
+        price.observed_on,
+        price.source,
+        price.amount_per_hour if own_prices else "",
+    )
+    return blake2b("\0".join(map(str, offer)).encode(), digest_size=16).digest()
