@@ -7,10 +7,12 @@ from service.sizing.model.families import (
     falcon_h1,
     granite_hybrid,
     jamba,
+    kimi_k25,
     lfm2,
     llama,
     mamba,
     nemotron_h,
+    qwen3_next,
     zamba2,
 )
 from service.sizing.model.shape import ModelShape
@@ -22,9 +24,11 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **falcon_h1.READERS,
     **granite_hybrid.READERS,
     **jamba.READERS,
+    **kimi_k25.READERS,
     **lfm2.READERS,
     **mamba.READERS,
     **nemotron_h.READERS,
+    **qwen3_next.READERS,
     **zamba2.READERS,
 }
 """Reader of every architecture that is understood, by the engine's class name."""
