@@ -8,11 +8,13 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, counted_kinds, ends, layer_kinds, with_defaults
-from service.sizing.model.modules import Module, Units
+from service.sizing.model.fields import Fields
+from service.sizing.model.modules import Linear, Module, Split, TensorClass, Units
 from service.sizing.model.rope import rotary_table
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
 from service.sizing.model.source import Source
 from service.sizing.model.state import short_convolution, short_convolution_cache
+from service.sizing.model.towers import SIGLIP2, layer_norm, siglip2_tower
 from service.sizing.quantities import round_up
 
 DENSE: Mapping[str, Any] = {
@@ -76,9 +78,9 @@ def decoder(source: Source, *, sparse: bool, prefix: str = "model", tower: tuple
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, kv_heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
     size, kernel = hidden // heads, text.integer("conv_L_cache")
-    channels = hidden if sparse else text.integer("conv_dim", default=hidden)
-    if channels != hidden:
-        raise source.refuse("conv_dim", because=f"convolutions {channels} wide on a hidden size of {hidden}")
+    for name in () if sparse else ("conv_dim", "block_dim"):
+        if text.integer(name, default=hidden) != hidden:
+            raise source.refuse(name, because=f"a {name} other than hidden_size ({hidden}) is not known")
     bias, experts = text.flag("conv_bias", default=False), text.integer("num_experts") if sparse else 0
     dense_layers = text.integer("num_dense_layers", minimum=0) if sparse else None
     width = text.integer("intermediate_size") if sparse else dense_width(source)
@@ -157,4 +159,42 @@ def read_lfm2_moe(source: Source) -> ModelShape:
     return decoder(source, sparse=True)
 
 
-READERS = {"Lfm2ForCausalLM": read_lfm2, "Lfm2MoeForCausalLM": read_lfm2_moe}
+def projector(source: Source, vision_hidden: int) -> tuple[Module, ...]:
+    """From merged patches to the language model; never quantised."""
+    root = source.root
+    merged = vision_hidden * root.integer("downsample_factor", default=2) ** 2
+    width, hidden = root.integer("projector_hidden_size", default=2560), source.text.integer("hidden_size")
+    bias = root.flag("projector_bias", default=True)
+    norm = (
+        (layer_norm("layer_norm", merged, tensor_class=TensorClass.PROJECTOR),)
+        if root.flag("projector_use_layernorm", default=True)
+        else ()
+    )
+    sizes = (("linear_1", merged, width), ("linear_2", width, hidden))
+    return (
+        *norm,
+        *(
+            Linear(name, TensorClass.PROJECTOR, Units(inputs), (Units(outputs),), Split.REPLICATED, bias)
+            for name, inputs, outputs in sizes
+        ),
+    )
+
+
+def read_lfm2_vision(source: Source) -> ModelShape:
+    """LFM2-VL: SigLIP 2 in front of either decoder."""
+    vision = source.root.child("vision_config") or Fields({}, "vision_config")
+    kind = vision.text("model_type", default="siglip2_vision_model")
+    if kind != "siglip2_vision_model":
+        raise source.refuse("vision_config.model_type", because=f"a vision tower of type {kind!r} is not known")
+    sparse = source.model_type == "lfm2_moe"
+    source = with_defaults(source, SPARSE if sparse else DENSE)
+    tower = siglip2_tower(source.quantization, vision, path="model.vision_tower.vision_model")
+    projected = projector(source, vision.integer("hidden_size", default=SIGLIP2["hidden_size"]))
+    return decoder(source, sparse=sparse, prefix="model.language_model", tower=tower + projected)
+
+
+READERS = {
+    "Lfm2ForCausalLM": read_lfm2,
+    "Lfm2MoeForCausalLM": read_lfm2_moe,
+    "Lfm2VlForConditionalGeneration": read_lfm2_vision,
+}
