@@ -7,7 +7,7 @@ from service.sizing.model.architectures import WITHOUT_PIPELINE
 from service.sizing.model.families import READERS
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import read_quantization
-from service.sizing.model.shape import ModelShape
+from service.sizing.model.shape import ModelShape, Status
 from service.sizing.model.source import Source
 
 READER_VERSION = 1
@@ -73,6 +73,7 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
         quantization=quantization.method,
         quantization_refusal=quantization.refusal,
         attention_scales=quantization.attention,
-        kv_cache_dtype=quantization.kv_cache_dtype,
+        kv_cache_dtype=shape.kv_cache_dtype or quantization.kv_cache_dtype,
+        status=shape.status if quantization.exact else Status.ESTIMATED,
         notes=shape.notes + quantization.notes,
     )

@@ -1,10 +1,13 @@
 """What a reader of models asks of a quantised checkpoint."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from service.sizing.model.schemes import UNQUANTISED, Scheme
 from service.sizing.model.shape import AttentionScales
+
+NO_SCALES = AttentionScales()
 
 GATED_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 """Usual names of an expert's matrices in a checkpoint."""
@@ -28,6 +31,8 @@ class Quantization(Protocol):
         Parameters that attention operators gain.
     refusal : str or None
         Why vLLM 0.33 does not load such a checkpoint, in its words. Sizes are then those of the versions that did.
+    exact : bool
+        Whether the sizes are the engine's to the byte.
     notes : tuple of str
         What a reader should know.
     """
@@ -43,6 +48,9 @@ class Quantization(Protocol):
 
     @property
     def refusal(self) -> str | None: ...
+
+    @property
+    def exact(self) -> bool: ...
 
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -78,8 +86,9 @@ class NotQuantised:
 
     method: str | None = None
     kv_cache_dtype: str | None = None
-    attention: AttentionScales = AttentionScales()
+    attention: AttentionScales = NO_SCALES
     refusal: str | None = None
+    exact: bool = True
     notes: tuple[str, ...] = ()
 
     def linear(self, *names: str) -> Scheme:
@@ -97,3 +106,45 @@ class NotQuantised:
     def head(self, name: str) -> Scheme:
         """Unquantised."""
         return UNQUANTISED
+
+
+Skip = Callable[[tuple[str, ...]], bool]
+"""Whether a layer fused from some names stays unquantised."""
+
+
+def skips_nothing(names: tuple[str, ...]) -> bool:
+    """Every layer is quantised."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(NotQuantised):
+    """One scheme for linear layers, one for experts, one for the head, with exceptions.
+
+    Attributes
+    ----------
+    linears, stacks, heads : Scheme
+        How each kind of layer is stored.
+    skips : function of names
+        Whether a layer stays unquantised.
+    skips_experts : function of names or None
+        The same for experts where the engine matches them by other rules.
+    """
+
+    linears: Scheme = UNQUANTISED
+    stacks: Scheme = UNQUANTISED
+    heads: Scheme = UNQUANTISED
+    skips: Skip = skips_nothing
+    skips_experts: Skip | None = None
+
+    def linear(self, *names: str) -> Scheme:
+        """The scheme of linear layers, unless skipped."""
+        return UNQUANTISED if self.skips(names) else self.linears
+
+    def experts(self, name: str, projections: tuple[str, ...] = GATED_PROJECTIONS) -> Scheme:
+        """The scheme of experts, unless skipped."""
+        return UNQUANTISED if (self.skips_experts or self.skips)((name,)) else self.stacks
+
+    def head(self, name: str) -> Scheme:
+        """The scheme of the head, unless skipped."""
+        return UNQUANTISED if self.heads is UNQUANTISED or self.skips((name,)) else self.heads

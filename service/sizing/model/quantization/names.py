@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
+from service.sizing.model.quantization.base import Skip
 
 FUSED = {
     ("q_proj", "k_proj", "v_proj"): "qkv_proj",
@@ -111,6 +112,20 @@ def exact_or_regex(entries: Iterable[str], field: str) -> Match:
         )
 
     return matches
+
+
+def listed(entries: Iterable[str], field: str) -> Skip:
+    """Skips layers that are in the list; experts whose name is part of an entry about experts."""
+    entries = tuple(entries)
+    named = exact(entries)
+    about_experts = tuple(entry for entry in entries if "experts" in entry)
+
+    def skips(names: tuple[str, ...]) -> bool:
+        if len(names) == 1 and "experts" in names[0]:
+            return any(spelling in entry for spelling in spellings(names[0]) for entry in about_experts)
+        return every_part(names, named, field)
+
+    return skips
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,16 @@
+"""MXFP4 checkpoints: experts in four bits, everything else in the model's own type.
+
+Source: vLLM 0.33 `quantization/mxfp4.py`, `fused_moe/oracle/mxfp4.py`.
+"""
+
+from service.sizing.model.quantization.base import NotQuantised, Uniform
+from service.sizing.model.schemes import Compute, formats
+
+
+def read_mxfp4(*, gpt_oss: bool) -> NotQuantised:
+    """Experts in MXFP4, with biases in bfloat16; padded for cards where the engine takes its Marlin kernel."""
+    padding = formats.MARLIN_PADDING_WITHOUT_HOPPER if gpt_oss else formats.MARLIN_PADDING
+    return Uniform(
+        method="gpt_oss_mxfp4" if gpt_oss else "mxfp4",
+        stacks=formats.mx(4, compute=Compute.SIXTEEN_BIT, padding=padding),
+    )
