@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from service.sizing.errors import Indivisible
 from service.sizing.layouts import Layout
-from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Whole
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Units, Whole
 from service.sizing.model.schemes import ExpertStack
 from service.sizing.model.shape import AttentionCache, AttentionScales, CrossCache, LatentCache, LayerShape, ModelShape
 from service.sizing.quantities import ceil_div, round_up
@@ -81,10 +81,12 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
             outputs = tuple(
                 units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs
             )
+            if padding := -sum(outputs) % module.output_multiple:
+                outputs += (padding,)
             bias = sum(outputs) * element if module.bias else 0
             return module.scheme.linear_bytes(inputs, outputs, element) + bias
         case Experts():
-            local = ceil_div(module.count, layout.expert_ranks)
+            local = ceil_div(module.count, layout.expert_ranks if module.spread else 1)
             width = intermediate_on_rank(module, layout)
             stack = ExpertStack(local, module.hidden, width, module.gated, module.bias)
             return module.scheme.experts_bytes(stack, element_bytes, hopper_kernels=router_kernels)
@@ -95,12 +97,14 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
         case Tensor():
             element = module.element_bytes or element_bytes
             rows = sum(units.per_rank(tensor) if module.split else units.total for units in module.rows)
-            return rows * module.columns * element
+            return rows * module.columns * element if module.built else 0
 
 
 def intermediate_on_rank(module: Experts, layout: Layout) -> int:
     """Width of each expert on a rank."""
     tensor = layout.tensor_parallel_size
+    if not module.spread:
+        return Units(module.intermediate).per_rank(tensor)
     if not layout.expert_parallel and tensor > 1 and module.intermediate // tensor < module.least_width:
         return module.least_width // layout.data_parallel_size
     if module.intermediate % layout.expert_width_ranks:
@@ -143,7 +147,9 @@ def expert_map_bytes(module: Module, layout: Layout) -> int:
 
     Source: vLLM 0.33 `fused_moe/expert_map_manager.py: determine_expert_map`.
     """
-    return module.count * EXPERT_MAP_BYTES if isinstance(module, Experts) and layout.expert_ranks > 1 else 0
+    if not isinstance(module, Experts) or not module.spread or layout.expert_ranks == 1:
+        return 0
+    return module.count * EXPERT_MAP_BYTES
 
 
 @dataclass(frozen=True, slots=True)

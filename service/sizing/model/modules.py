@@ -102,6 +102,8 @@ class Linear:
     """A router that cards without the engine's router kernels keep in float32."""
     split_units: int | None = None
     """Where set, the layer is split only if the ranks divide this number (a tower's heads); otherwise held whole."""
+    output_multiple: int = 1
+    """What a rank's outputs are padded up to a multiple of, with rows of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Experts:
     """The routed experts of one layer: `count` MLPs, of which a token visits `active`.
 
     `least_width` is the width that tensor parallel without expert parallel pads a rank's share of an expert up to.
+    `spread` is false for classes that know tensor parallelism only: they split each expert over its ranks alone.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Experts:
     scheme: Scheme = UNQUANTISED
     least_width: int = 0
     tensor_class: TensorClass = TensorClass.EXPERTS
+    spread: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ class Tensor:
     """Any other parameter: norms, convolution filters, per-head vectors.
 
     `rows x columns` elements; `split` divides the rows over tensor ranks. A `buffer` is computed by the engine, not
-    read from the checkpoint. `counted` is false for what published parameter counts leave out (routing biases).
+    read from the checkpoint. `counted` is false for what published parameter counts leave out (routing biases); `built`
+    is false for what the checkpoint holds but the engine's class does not build.
     """
 
     name: str
@@ -155,6 +160,7 @@ class Tensor:
     """Bytes of an element; None: the model's own."""
     buffer: bool = False
     counted: bool = True
+    built: bool = True
 
 
 Module = Linear | Experts | Embedding | Tensor
