@@ -153,10 +153,10 @@ def moon_vit_tower(
     inner = vision.integer("qkv_hidden_size", default=hidden)
     size = inner // heads
     grid = (
-        vision.integer("pos_emb_height", "init_pos_emb_height"),
-        vision.integer("pos_emb_width", "init_pos_emb_width"),
+        vision.integer("init_pos_emb_height", "pos_emb_height"),
+        vision.integer("init_pos_emb_width", "pos_emb_width"),
     )
-    frames = vision.integer("pos_emb_time", "init_pos_emb_time")
+    frames = vision.integer("init_pos_emb_time", "pos_emb_time")
     attention_bias, linear_bias = vision.flag("attn_bias", default=True), vision.flag("linear_bias", default=True)
     norm_bias = vision.text("norm_type", default="layernorm") == "layernorm"
     merge = vision.integers("merge_kernel_size", minimum=1) or [2, 2]

@@ -5,6 +5,7 @@ Source: vLLM 0.33 `model_executor/models/kimi_k25.py`, `kimi_k25_vit.py`.
 
 from service.sizing.model.families.deepseek import read_deepseek
 from service.sizing.model.fields import Fields
+from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 from service.sizing.model.towers import MOON_VIT, moon_vit_tower
@@ -14,11 +15,13 @@ PUBLISHED = {
     "vt_intermediate_size": "intermediate_size",
     "vt_num_attention_heads": "num_attention_heads",
     "vt_num_hidden_layers": "num_hidden_layers",
-    "init_pos_emb_height": "pos_emb_height",
-    "init_pos_emb_width": "pos_emb_width",
-    "init_pos_emb_time": "pos_emb_time",
 }
 """Names in published files, which the engine's configuration class does not read, and the ones it does."""
+
+
+def tower_quantization(source: Source) -> Quantization:
+    """The tower's quantisation: a checkpoint in the compressed-tensors format never quantises it."""
+    return NotQuantised() if source.quantization.method == "compressed-tensors" else source.quantization
 
 
 def read_kimi_k25(source: Source) -> ModelShape:
@@ -31,7 +34,7 @@ def read_kimi_k25(source: Source) -> ModelShape:
                 given.named(published), because=f"a tower whose {published} is not {vision.integer(read)} is not known"
             )
     hidden = source.text.integer("hidden_size", default=7168)
-    tower = moon_vit_tower(source.quantization, vision, hidden)
+    tower = moon_vit_tower(tower_quantization(source), vision, hidden)
     return read_deepseek(source, prefix="language_model.model", head="language_model.lm_head", tower=tower)
 
 
