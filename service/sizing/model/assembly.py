@@ -5,7 +5,7 @@ the head on every stage, whether the stage uses them or not.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from service.sizing.model import blocks
@@ -16,8 +16,8 @@ from service.sizing.model.source import Source
 
 
 def with_defaults(source: Source, defaults: Mapping[str, Any]) -> Source:
-    """The configuration with what its class (transformers 5.24) fills in for absent fields of the language model."""
-    return replace(source, text=Fields({**defaults, **source.text.values}, source.text.path))
+    """The configuration with what its class (transformers 5.20) fills in for absent fields of the language model."""
+    return source.with_defaults(defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,10 @@ def ends(
     *,
     tied: bool,
     embedding: str = "model.embed_tokens",
-    norm: str = "model.norm",
+    norm: str | None = "model.norm",
+    norm_bias: bool = False,
     head: str = "lm_head",
+    head_bias: bool = False,
     embedding_everywhere: bool = False,
     norm_everywhere: bool = False,
     head_everywhere: bool = False,
@@ -52,7 +54,9 @@ def ends(
     tied : bool
         Whether the head is the embedding.
     embedding, norm, head : str
-        Dotted names in the checkpoint.
+        Dotted names in the checkpoint; `norm` is None where the final norm has no weights.
+    norm_bias, head_bias : bool
+        Whether they have a bias.
     embedding_everywhere, norm_everywhere, head_everywhere : bool
         What the engine builds on every stage.
     quantised, quantised_head : bool
@@ -68,11 +72,11 @@ def ends(
     if not tied:
         quantise_head = quantised if quantised_head is None else quantised_head
         heads = (
-            blocks.head(quantization, vocabulary, hidden, name=head)
+            blocks.head(quantization, vocabulary, hidden, name=head, bias=head_bias)
             if quantise_head
-            else Embedding(head, TensorClass.HEAD, vocabulary, hidden),
+            else Embedding(head, TensorClass.HEAD, vocabulary, hidden, head_bias),
         )
-    final = (blocks.norm(norm, hidden),)
+    final = (blocks.norm(norm, hidden, bias=norm_bias),) if norm else ()
     return Ends(
         first=() if embedding_everywhere else (table,),
         last=(() if norm_everywhere else final) + (() if head_everywhere else heads),

@@ -89,6 +89,30 @@ def query_key_value(
     )
 
 
+def gated_up(
+    quantization: Quantization,
+    path: str,
+    hidden: int,
+    intermediate: int,
+    *,
+    bias: bool = False,
+    tensor_class: TensorClass = TensorClass.MLP,
+    names: tuple[str, str] = ("gate_proj", "up_proj"),
+    whole: Whole = Whole.NEVER,
+) -> Linear:
+    """Fused gate and up projections."""
+    return Linear(
+        "gate_up_proj",
+        tensor_class,
+        Units(hidden),
+        (Units(intermediate), Units(intermediate)),
+        Split.COLUMN,
+        bias,
+        quantization.linear(*dict.fromkeys(f"{path}.{name}" for name in names)),
+        whole=whole,
+    )
+
+
 def gated_mlp(
     quantization: Quantization,
     path: str,
@@ -103,14 +127,14 @@ def gated_mlp(
     """Fused gate and up projections, and the down projection."""
     gate, up, down = names
     return (
-        Linear(
-            "gate_up_proj",
-            tensor_class,
-            Units(hidden),
-            (Units(intermediate), Units(intermediate)),
-            Split.COLUMN,
-            bias,
-            quantization.linear(*dict.fromkeys((f"{path}.{gate}", f"{path}.{up}"))),
+        gated_up(
+            quantization,
+            path,
+            hidden,
+            intermediate,
+            bias=bias,
+            tensor_class=tensor_class,
+            names=(gate, up),
             whole=whole,
         ),
         row(quantization, path, down, intermediate, hidden, bias=bias, tensor_class=tensor_class, whole=whole),

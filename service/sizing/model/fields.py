@@ -1,5 +1,6 @@
 """Reading a configuration with names for what is wrong."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -22,6 +23,18 @@ class Fields:
         self.values = values
         self.path = path
         self.read: set[str] = set()
+
+    def completed(self, defaults: Json) -> "Fields":
+        """The same object with `defaults` for absent fields; reading it counts as reading this one."""
+        whole = Fields({**defaults, **self.values}, self.path)
+        whole.read = self.read
+        return whole
+
+    def overridden(self, values: Json) -> "Fields":
+        """The same object with `values` in place of what it says; reading it counts as reading this one."""
+        other = Fields({**self.values, **values}, self.path)
+        other.read = self.read
+        return other
 
     def named(self, field: str) -> str:
         """Dotted name of a field from the root of the configuration."""
@@ -71,7 +84,7 @@ class Fields:
         return None if value is None else self.integer(name, minimum=minimum)
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """A number; whole or not."""
+        """A finite number; whole or not."""
         name, value = self.raw(*names)
         if value is None:
             if default is not None:
@@ -79,6 +92,10 @@ class Fields:
             raise InvalidConfig(self.named(name), f"{self.named(name)} is missing: give a number")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidConfig(self.named(name), f"{self.named(name)} must be a number, not {_shown(value)}")
+        if not math.isfinite(value) or abs(value) > MAX_SIZE:
+            raise InvalidConfig(
+                self.named(name), f"{self.named(name)} must be between {-MAX_SIZE} and {MAX_SIZE}, not {_shown(value)}"
+            )
         return value
 
     def flag(self, *names: str, default: bool) -> bool:

@@ -2,18 +2,28 @@
 
 import math
 
+from service.sizing.errors import InvalidConfig
+from service.sizing.model.fields import Fields
+from service.sizing.model.modules import Tensor, TensorClass, Units
 from service.sizing.model.shape import RopeTable
-from service.sizing.model.source import Source
+from service.sizing.model.source import Source, rope_kind
 
 STRETCHED = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """Scalings whose table covers the original context times the factor."""
 
-UNSTRETCHED = frozenset({"default", "mrope", "llama3", "dynamic", "proportional"})
+UNSTRETCHED = frozenset({"default", "llama3", "dynamic", "ntk", "proportional"})
 """Scalings whose table covers the context length."""
 
 
 def rotary_table(
-    source: Source, head_size: int, *, partial: float | None = None, positions: int = 8192, deepseek: bool = False
+    source: Source,
+    head_size: int,
+    *,
+    partial: float | None = None,
+    positions: int = 8192,
+    position_fields: tuple[str, ...] = ("max_position_embeddings",),
+    deepseek: bool = False,
+    section_factor: int = 4,
 ) -> RopeTable | None:
     """The table of sines and cosines for heads of `head_size`; None for a scaling whose table is not known.
 
@@ -23,21 +33,62 @@ def rotary_table(
         Share of the head that is rotated; by default what the configuration says, else all of it.
     positions : int
         Context length of a configuration that names none.
+    position_fields : tuple of str
+        Where the class reads the context length.
     deepseek : bool
         Whether the model class reads every scaling as the DeepSeek kind of YaRN.
+    section_factor : int
+        Positions that the table of a multimodal rope covers for each position of the context.
     """
-    positions = source.text.integer("max_position_embeddings", default=positions)
+    positions = source.text.integer(*position_fields, default=positions)
     rope = source.rope()
+    size = rotary_size(source, head_size, partial)
+    kind = rope_kind(rope)
+    if rope is None:
+        return RopeTable(positions, size, 2)
+    sections = section_factor if "mrope_section" in rope else 1
+    if kind == "default" or (kind in UNSTRETCHED and not deepseek):
+        return RopeTable(positions * sections, size, 2)
+    if kind in STRETCHED or deepseek:
+        original = original_positions(source, rope, positions)
+        return RopeTable(stretched(rope, original * sections), size, 2)
+    if kind == "linear":
+        return RopeTable(stretched(rope, positions), size, 2)
+    if kind == "longrope":
+        return RopeTable(original_positions(source, rope, positions) + positions, size, 2)
+    return None
+
+
+def rotary_size(source: Source, head_size: int, partial: float | None = None) -> int:
+    """Elements of a head that are rotated."""
+    rope = source.rope()
+    if rope and "rope_dim" in rope:
+        return rope.integer("rope_dim")
     if partial is None:
         partial = source.text.number("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=1.0)
         partial = rope.number("partial_rotary_factor", default=partial) if rope else partial
-    size = int(head_size * partial)
-    kind = source.rope_type()
-    if rope is None or kind == "default" or (kind in UNSTRETCHED and not deepseek):
-        return RopeTable(positions, size, 2)
-    if kind in STRETCHED or deepseek:
-        original = rope.integer("original_max_position_embeddings", default=positions)
-        return RopeTable(math.ceil(original * rope.number("factor", default=1.0)), size, 2)
-    if kind == "linear":
-        return RopeTable(math.ceil(positions * rope.number("factor", default=1.0)), size, 2)
-    return None
+    if not 0 < partial <= 1:
+        raise InvalidConfig(
+            "partial_rotary_factor", f"partial_rotary_factor must be above 0 and at most 1, not {partial}"
+        )
+    return int(head_size * partial)
+
+
+def original_positions(source: Source, rope: Fields, positions: int) -> int:
+    """Context length before scaling: the configuration's own field wins over the rope's."""
+    outside = source.text.optional_integer("original_max_position_embeddings")
+    return outside or rope.integer("original_max_position_embeddings", default=positions)
+
+
+def stretched(rope: Fields, positions: int) -> int:
+    """Positions of a table stretched by the scaling's factor."""
+    factor = rope.number("factor", default=1.0)
+    if not 0 < factor <= 1 << 20:
+        raise InvalidConfig(rope.named("factor"), f"{rope.named('factor')} must be above 0, not {factor}")
+    return math.ceil(positions * factor)
+
+
+def inverse_frequencies(source: Source, head_size: int) -> Tensor:
+    """What transformers' rotary classes keep instead of a table: the frequencies, twice, in float32."""
+    frequencies = math.ceil(rotary_size(source, head_size) / 2)
+    return Tensor("rotary_emb", TensorClass.OTHER, (Units(2 * frequencies),), element_bytes=4, buffer=True)

@@ -1,11 +1,12 @@
 """A published configuration, opened for a family's reader."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.fields import Fields
 from service.sizing.model.quantization import Quantization
-from service.sizing.model.shape import RopeTable
 
 CONTEXT_FIELDS = (
     "max_position_embeddings",
@@ -20,11 +21,21 @@ CONTEXT_FIELDS = (
 )
 """Fields the context length is derived from (vLLM 0.33 `model_arch_config_convertor.py`)."""
 
-UNSCALED_ROPE = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+UNSCALED_ROPE = frozenset({"longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """Rotary scalings that leave the derived context length alone (vLLM 0.33 `config/model.py`)."""
+
+LEGACY_ROPE = {"su": "longrope", "mrope": "default", "telechat3-yarn": "yarn"}
+"""Older names of rotary scalings (vLLM 0.33 `transformers_utils/config.py: patch_legacy_rope_type`)."""
 
 DEFAULT_CONTEXT = 2048
 """Context length of a model that names none (vLLM 0.33)."""
+
+FULL_ATTENTION = frozenset({"full_attention", "attention"})
+SLIDING_ATTENTION = "sliding_attention"
+"""Layer kinds, as `layer_types` spells them."""
+
+DEFAULT_LABELS = 2
+"""Classes of a classifier whose configuration names none (transformers 5.20)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,16 @@ class Source:
     quantization: Quantization
     dtype: str
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "Source":
+        """The configuration with what its class (transformers 5.20) fills in for absent fields of the text part."""
+        text = self.text.completed(defaults)
+        return replace(self, text=text, root=text if self.root is self.text else self.root)
+
+    def overridden(self, values: Mapping[str, Any]) -> "Source":
+        """The configuration with fields of the text part replaced, as its class does."""
+        text = self.text.overridden(values)
+        return replace(self, text=text, root=text if self.root is self.text else self.root)
+
     def tied(self, default: bool) -> bool:
         """Whether the output head is the embedding; the text configuration's word counts before the root's."""
         for fields in (self.text, self.root):
@@ -67,14 +88,40 @@ class Source:
                 return fields.flag("tie_word_embeddings", default=default)
         return default
 
+    def labels(self) -> int:
+        """Classes of a classification head: entries of `id2label`, else `num_labels`, else two."""
+        names = self.root.child("id2label")
+        return len(names.values) if names else self.root.integer("num_labels", default=DEFAULT_LABELS)
+
     def rope(self) -> Fields | None:
-        """The rotary settings, in the new spelling (`rope_parameters`) or the old one."""
-        return self.text.child("rope_parameters", "rope_scaling")
+        """The rotary settings, in the old spelling, which wins, or the new one."""
+        return self.text.child("rope_scaling", "rope_parameters")
 
     def rope_type(self) -> str:
         """Kind of rotary scaling, "default" where none."""
-        rope = self.rope()
-        return rope.text("rope_type", "type", default="default") if rope else "default"
+        return rope_kind(self.rope())
+
+    def windows(self, layers: int, *, mixed: bool = True) -> tuple[int | None, ...]:
+        """The sliding window of each layer; None: full attention.
+
+        `sliding_window` holds for every layer unless `layer_types` names other kinds too; then classes that read it
+        (`mixed`) give the window to the sliding layers, and others to none.
+
+        Source: vLLM 0.33 `engine/arg_utils.py: create_engine_config`, `layers/attention/attention.py`.
+        """
+        window = self.text.integer("sliding_window", default=0, minimum=0) or None
+        types = self.text.texts("layer_types")
+        if types is None:
+            return (window,) * layers
+        if len(types) < layers:
+            raise self.invalid("layer_types", f"layer_types must name {layers} layers, not {len(types)}")
+        strange = sorted({kind for kind in types[:layers] if kind not in (*FULL_ATTENTION, SLIDING_ATTENTION)})
+        if strange:
+            raise self.refuse("layer_types", because=f"layers of kind {', '.join(strange)} are not understood")
+        sliding = [kind == SLIDING_ATTENTION for kind in types]
+        if not all(sliding) and not mixed:
+            return (None,) * layers
+        return tuple(window if slides else None for slides in sliding[:layers])
 
     def context(self) -> "Context":
         """The context length vLLM derives: the smallest of the length fields, scaled by some kinds of rope only.
@@ -85,19 +132,20 @@ class Source:
         derived, field = min(lengths, key=lambda pair: pair[0], default=(DEFAULT_CONTEXT, None))
         if "model_max_length" in self.text:
             derived, field = self.text.integer("model_max_length"), "model_max_length"
-        rope, kind = self.rope(), self.rope_type()
-        if rope is None or kind == "default" or "gemma3" in self.model_type:
+        rope = self.root.child("rope_scaling", "rope_parameters")
+        if rope is None or "gemma3" in self.model_type:
             return Context(derived, derived, field)
-        if kind == "longrope":
+        nested = [name for name, value in rope.values.items() if isinstance(value, Mapping)]
+        kinds = [settings for name in nested if (settings := rope.child(name))] or [rope]
+        factor = 1.0
+        for settings in kinds:
+            if rope_kind(settings) not in UNSCALED_ROPE:
+                factor = settings.number("factor", default=factor)
+        derived = max(1, int(derived * factor))
+        if any(rope_kind(settings) == "longrope" for settings in kinds):
             original = self.root.optional_integer("original_max_position_embeddings") or derived
             return Context(derived, original, field)
-        if kind not in UNSCALED_ROPE:
-            derived = int(derived * rope.number("factor", default=1.0))
         return Context(derived, derived, field)
-
-    def rope_table(self, rotary_size: int) -> RopeTable:
-        """The rotary table of `rotary_size` (sines and cosines together) over the model's positions."""
-        return RopeTable(self.text.integer("max_position_embeddings", default=DEFAULT_CONTEXT), rotary_size, 2)
 
     def refuse(self, *fields: str, because: str) -> NotUnderstood:
         """A refusal that names what was not understood."""
@@ -106,3 +154,9 @@ class Source:
     def invalid(self, field: str, message: str) -> InvalidConfig:
         """A fault in one field."""
         return InvalidConfig(field, message)
+
+
+def rope_kind(rope: Fields | None) -> str:
+    """Kind of rotary scaling, by its present name; "default" where none."""
+    kind = rope.text("rope_type", "type", default="default") if rope else "default"
+    return LEGACY_ROPE.get(kind, kind)

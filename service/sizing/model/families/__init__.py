@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from service.sizing.model.families import (
     deepseek,
+    dense,
     falcon_h1,
     granite_hybrid,
     jamba,
     kimi_k25,
     lfm2,
-    llama,
     mamba,
     nemotron_h,
     qwen3_next,
@@ -19,8 +19,8 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
-    **llama.READERS,
     **deepseek.READERS,
+    **dense.READERS,
     **falcon_h1.READERS,
     **granite_hybrid.READERS,
     **jamba.READERS,
