@@ -1,0 +1,175 @@
+"""Types the KV cache can be stored in, and the bytes of one token under each.
+
+Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_utils.py`, and the attention backends'
+`customize_spec`.
+"""
+
+from dataclasses import dataclass
+
+from service.sizing.engine.device import Device
+from service.sizing.engine.refusal import Refusal
+from service.sizing.hardware import Vendor
+from service.sizing.model.shape import LatentCache, ModelShape
+from service.sizing.quantities import ceil_div, round_up
+
+KV_CACHE_DTYPES = (
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "octave_k3v4",
+    "octave_k3v3",
+    "octave_k3v3_compact",
+    "ultraquant_4bit",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+)
+"""What `--kv-cache-dtype` accepts, in the engine's order."""
+
+SIXTEEN_BIT = frozenset({"auto", "float16", "bfloat16"})
+
+FP8 = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
+"""8-bit floating point with one scale for the whole tensor."""
+
+PER_TOKEN_HEAD = frozenset({"int4_per_token_head", "int8_per_token_head", "fp8_per_token_head"})
+"""A float32 scale each for key and value of every token and head."""
+
+NVFP4 = frozenset({"nvfp4", "nvfp4_4over6"})
+
+TURBOQUANT_BITS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+"""Bits of a key and a value element."""
+
+PACKED_LATENT_BYTES = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
+"""One token of latent attention in the packed formats of the sparse kernels: quantised latent, rotary part, scales."""
+
+IGNORES_KV_CACHE_DTYPE = frozenset({"FalconForCausalLM", "RWForCausalLM"})
+"""Architectures whose attention layers never hear of `--kv-cache-dtype` (vLLM 0.33 `models/falcon.py`)."""
+
+FP8_CHECKPOINTS = frozenset({"fp8", "modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "quark"})
+"""Weight quantisations whose checkpoints may hold scales for an FP8 cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One token of one cache: `slots` of `bytes` each for every KV head."""
+
+    bytes: int
+    slots: int = 1
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of one token and head."""
+        return self.bytes * self.slots
+
+
+def is_quantised(dtype: str) -> bool:
+    """Whether the cache is stored in another type than the model computes in."""
+    return dtype not in SIXTEEN_BIT
+
+
+def attention_cell(dtype: str, key_size: int, value_size: int) -> Cell:
+    """Key and value of one token and head, `key_size` and `value_size` elements, in bytes."""
+    if dtype in SIXTEEN_BIT:
+        return Cell((key_size + value_size) * 2)
+    if dtype in FP8:
+        return Cell(key_size + value_size)
+    if dtype == "int4_per_token_head":
+        return Cell(key_size // 2 + value_size // 2 + 8)
+    if dtype in PER_TOKEN_HEAD:
+        return Cell(key_size + value_size + 8)
+    if dtype in NVFP4:
+        return Cell(key_size // 2 + key_size // 16, slots=2)
+    if dtype in TURBOQUANT_BITS:
+        key_bits, value_bits = TURBOQUANT_BITS[dtype]
+        key = key_size if key_bits == 8 else ceil_div(key_size * key_bits, 8) + 2
+        return Cell(round_up(key + ceil_div(key_size * value_bits, 8) + 4, 2))
+    raise ValueError(f"no attention backend stores a cache as {dtype}")
+
+
+def latent_cell(dtype: str, size: int) -> Cell:
+    """The latent of one token, `size` elements, in bytes."""
+    if dtype in PACKED_LATENT_BYTES:
+        return Cell(PACKED_LATENT_BYTES[dtype])
+    return Cell(size if dtype in FP8 else size * 2)
+
+
+def indexer_cell(size: int, element_bytes: int) -> Cell:
+    """An indexer's key of one token: 8-bit elements with a float32 scale each 128, or plain 16-bit ones."""
+    return Cell(size + size // 128 * 4) if element_bytes == 1 else Cell(size * element_bytes)
+
+
+def may_hold_fp8_scales(model: ModelShape) -> bool:
+    """Whether the checkpoint's quantisation loads scales for an FP8 cache.
+
+    Source: vLLM 0.33 `attention.py: _init_kv_cache_quant`.
+    """
+    if model.quantization == "compressed-tensors":
+        return model.kv_cache_dtype is not None
+    return model.quantization in FP8_CHECKPOINTS
+
+
+def compute_dtype(model: ModelShape, device: Device) -> str:
+    """The type the engine computes in: cards before compute capability 8.0 have no bfloat16."""
+    before_ampere = device.vendor is Vendor.NVIDIA and device.capability < (8, 0)
+    return "float16" if before_ampere else model.dtype
+
+
+def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str | Refusal:
+    """What the engine makes of `--kv-cache-dtype asked`: a checkpoint's own choice replaces "auto".
+
+    Sources: vLLM 0.33 `resolve_kv_cache_dtype_string`, `models/config.py` (DeepSeek V3.2, GLM), `config/vllm.py`.
+    """
+    if asked not in KV_CACHE_DTYPES:
+        return Refusal(
+            "kv_cache_dtype_unknown",
+            f"{asked!r} is not a type the KV cache can be stored in; accepted are {', '.join(KV_CACHE_DTYPES)}",
+            f"Invalid kv_cache_dtype: {asked!r}. Valid values are: {list(KV_CACHE_DTYPES)}",
+            "use --kv-cache-dtype auto",
+        )
+    if model.architecture in IGNORES_KV_CACHE_DTYPE:
+        return "auto"
+    is_latent = any(isinstance(cache, LatentCache) for layer in model.distinct for cache in layer.caches)
+    if asked == "auto":
+        # Compressed-tensors schemes are applied by attention layers themselves, and latent attention is not one.
+        if model.kv_cache_dtype and not (is_latent and model.quantization == "compressed-tensors"):
+            asked = model.kv_cache_dtype
+        elif model.architecture == "GlmMoeDsaForCausalLM" and device.capability[0] == 10:
+            return "fp8_e4m3"
+    dtype = compute_dtype(model, device)
+    if model.architecture == "DeepseekV32ForCausalLM" and asked == "bfloat16":
+        return "auto"
+    if asked in ("float16", "bfloat16") and asked != dtype:
+        return Refusal(
+            "kv_cache_dtype_differs",
+            f"the cache cannot be {asked} beside a model in {dtype}",
+            f'kv_cache_dtype="{asked}" is incompatible with dtype="{dtype}". '
+            f"Please set `--kv-cache-dtype` to `auto` or `{dtype}`.",
+            f"use --kv-cache-dtype {dtype}",
+        )
+    if asked in NVFP4 and is_latent:
+        return Refusal(
+            "kv_cache_dtype_unsupported",
+            "an NVFP4 cache does not exist for latent attention",
+            "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a different "
+            "--kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) for MLA models such "
+            "as DeepSeek.",
+            "use --kv-cache-dtype fp8",
+        )
+    return asked
