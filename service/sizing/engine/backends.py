@@ -42,6 +42,10 @@ class AttentionQuery:
         Head size the engine takes for the whole model before it has seen the layers.
     mixed_heads : bool
         Gemma 4 with heads of several sizes, which one generation of kernels serves throughout.
+    only_flash_attention_2 : bool
+        Some layer's cache is TurboQuant's, which knows no newer generation.
+    flash_mla_first : bool
+        Releases that put FlashMLA before FlashAttention on Hopper.
     rope_free : bool
         Latent attention without a rotary part.
     """
@@ -62,6 +66,8 @@ class AttentionQuery:
     context_split: bool
     model_head_size: int
     mixed_heads: bool = False
+    only_flash_attention_2: bool = False
+    flash_mla_first: bool = False
     rope_free: bool = False
 
 
@@ -94,7 +100,7 @@ def flash_attention_version(query: AttentionQuery, device: Device, head_size: in
     Source: vLLM 0.33 `fa_utils.py: get_flash_attn_version`.
     """
     major = device.capability[0]
-    if query.kv_cache_dtype in kv_dtypes.TURBOQUANT_BITS:
+    if query.only_flash_attention_2:
         return 2
     version = {9: 3, 10: 4}.get(major, 2)
     if version == 3 and head_size is not None and head_size > 256:
@@ -201,7 +207,7 @@ def _latent(query: AttentionQuery, device: Device) -> Kernels | None:
     known = query.head_size in LATENT_HEADS and wide
     if major == 10 and known and takes(128):
         return Kernels("CUTLASS_MLA", (128,), multiples=False)
-    if major == 9 and known and dtype in kv_dtypes.SIXTEEN_BIT and takes(16):
+    if major == 9 and known and dtype in kv_dtypes.SIXTEEN_BIT and takes(16) and not query.flash_mla_first:
         return Kernels("FLASH_ATTN_MLA")
     if major == 9 and known and takes(64):
         return Kernels("FLASHMLA", (64,), multiples=False)

@@ -1,6 +1,7 @@
 """What changed when: one profile for each range of vLLM releases whose rules are known.
 
-Sources read: vLLM 0.8.5, 0.11.2, 0.16.0, 0.20.2 and 0.33.0; startup logs place the change of the token line at 0.20.1.
+Sources read: vLLM 0.8.5, 0.11.2, 0.16.0, 0.20.2 and 0.33.0. Startup logs place the change of the token line at 0.20.1
+and that of Hopper's latent attention (what it prints as concurrency) between 0.16 and 0.18.
 """
 
 import re
@@ -62,6 +63,8 @@ class EngineProfile:
         Whether recurrent layers keep states at block boundaries while prefixes are cached.
     scales_yarn_context : bool
         Whether a YaRN factor lengthens the derived context.
+    prefers_flash_mla : bool
+        Whether 16-bit latent attention on Hopper runs on FlashMLA, in blocks of 64 tokens.
     request_possessive : str
         How the refusal of one long request spells its possessive.
     """
@@ -79,6 +82,7 @@ class EngineProfile:
     hybrid_prefix_caching: bool
     state_checkpoints: bool
     scales_yarn_context: bool
+    prefers_flash_mla: bool
     request_possessive: str
 
 
@@ -98,6 +102,7 @@ V0_8 = EngineProfile(
     hybrid_prefix_caching=False,
     state_checkpoints=False,
     scales_yarn_context=True,
+    prefers_flash_mla=True,
     request_possessive="models's",
 )
 
@@ -105,13 +110,15 @@ V0_16 = replace(
     V0_8,
     version="0.16.0",
     first=(0, 11, 0),
-    last=(0, 19, 99),
+    last=(0, 16, 99),
     token_line=TokenLine.SHARED,
     batch_tiers=(BatchTier(70, 8192, 1024, small_core_excluded=True), SMALL),
     groups_by_kind=True,
 )
 
-V0_20_0 = replace(V0_16, version="0.20.0", first=(0, 20, 0), last=(0, 20, 0), gpu_memory_utilization=0.92)
+V0_19 = replace(V0_16, version="0.19.0", first=(0, 17, 0), last=(0, 19, 99), prefers_flash_mla=False)
+
+V0_20_0 = replace(V0_19, version="0.20.0", first=(0, 20, 0), last=(0, 20, 0), gpu_memory_utilization=0.92)
 
 V0_20_2 = replace(V0_20_0, version="0.20.2", first=(0, 20, 1), last=(0, 20, 99), token_line=TokenLine.CONCURRENCY)
 
@@ -127,10 +134,11 @@ V0_33 = replace(
     hybrid_prefix_caching=True,
     state_checkpoints=True,
     scales_yarn_context=False,
+    prefers_flash_mla=False,
     request_possessive="model's",
 )
 
-PROFILES = (V0_8, V0_16, V0_20_0, V0_20_2, V0_33)
+PROFILES = (V0_8, V0_16, V0_19, V0_20_0, V0_20_2, V0_33)
 """In the order of releases; no two overlap."""
 
 NEWEST = PROFILES[-1]
@@ -165,14 +173,13 @@ def profile_for(version: str | None) -> tuple[EngineProfile, str | None]:
     for profile in PROFILES:
         if profile.first <= number <= profile.last:
             return profile, None
-    nearest = min(PROFILES, key=lambda profile: _distance(profile, number))
+    nearest = min(reversed(PROFILES), key=lambda profile: _distance(profile, number))
     return nearest, f"the rules of vLLM {version} were not read; those of {nearest.version}, the nearest, are applied"
 
 
-def _distance(profile: EngineProfile, number: Release) -> tuple[int, int]:
-    """Minor releases between a profile and a release; on a tie the newer profile is nearer."""
-    after, before = _minors(number) - _minors(profile.last), _minors(profile.first) - _minors(number)
-    return max(after, before), -_minors(profile.last)
+def _distance(profile: EngineProfile, number: Release) -> int:
+    """Minor releases between a profile and a release outside it."""
+    return max(_minors(number) - _minors(profile.last), _minors(profile.first) - _minors(number))
 
 
 def _minors(number: Release) -> int:

@@ -251,6 +251,8 @@ def attention_query(setting: CacheSetting, cache: Attended, dtype: str) -> Atten
         context_split=setting.layout.decode_context_parallel_size > 1,
         model_head_size=model_head_size(model),
         mixed_heads=model.architecture.startswith("Gemma4") and len(head_sizes(model)) > 1,
+        only_flash_attention_2=setting.dtype in kv_dtypes.TURBOQUANT_BITS,
+        flash_mla_first=setting.profile.prefers_flash_mla,
         rope_free=isinstance(cache, LatentCache) and cache.rope_size == 0,
     )
 
