@@ -14,10 +14,10 @@ from service.api.problems import MEDIA_TYPE, ProblemDetails
 REFERENCE = "#/components/schemas/{model}"
 
 DESCRIPTION = """\
-How to run an open-weights model on vLLM: which GPUs, how many, which parallel sizes, what fits, how fast, at what price,
-with which flags, and why. Sizes are bytes (GiB = 2^30, GB = 10^9), money is exact decimals in strings, times are in the
-unit that the field's name ends with. An infeasible question is answered (200) with the reasons and the nearest fix; bad
-input is a problem (RFC 9457) that names the field.\
+How to run an open-weights model on vLLM: which GPUs, how many, which parallel sizes, what fits, how fast, at what
+price, with which flags, and why. Sizes are bytes (GiB = 2^30, GB = 10^9), money is exact decimals in strings, times
+are in the unit that the field's name ends with. An infeasible question is answered (200) with the reasons and the
+nearest fix; bad input is a problem (RFC 9457) that names the field.\
 """
 
 Schema = dict[str, Any]
@@ -110,8 +110,8 @@ def _query(schema: Schema, definitions: Schema) -> list[Schema]:
         schema = definitions["$defs"][schema["$ref"].rpartition("/")[2]]
     required = schema.get("required", [])
     found: list[Schema] = []
-    for name, described in schema["properties"].items():
-        described = dict(described)
+    for name, field in schema["properties"].items():
+        described = dict(field)
         text = described.pop("description", "")
         described.pop("title", None)
         found.append(

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from litestar import Request, Response, route
+from litestar import HttpMethod, Request, Response
 from litestar.handlers import HTTPRouteHandler
 from pydantic import BaseModel
 
@@ -64,10 +64,10 @@ def route_of(operation: Operation, kinds: Mapping[str, str]) -> HTTPRouteHandler
     path = operation.path
     for parameter in operation.path_parameters:
         path = path.replace("{" + parameter + "}", "{" + parameter + ":" + kinds.get(parameter, "str") + "}")
+    handler = operation.handler
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
-        response = operation.handler(request)
+        response = handler(request)
         return response if isinstance(response, Response) else await response
 
-    handle.__name__ = operation.name
-    return route(path, http_method=[operation.method], name=operation.name)(handle)  # pyright: ignore
+    return HTTPRouteHandler(path, http_method=[HttpMethod(operation.method)], name=operation.name)(handle)

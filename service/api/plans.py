@@ -1,10 +1,10 @@
 """POST and GET /plan: one workload, the deployment that carries it."""
 
 from collections import OrderedDict
-from typing import Any, cast
+from typing import Any
 
 from litestar import Request, Response
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from service import RULES_VERSION
 from service.api import responding
@@ -16,6 +16,7 @@ from service.api.contract import (
     ObjectivesRequest,
     PlanRequest,
     PricesRequest,
+    Text,
     query_names,
 )
 from service.api.operation import Operation
@@ -169,17 +170,12 @@ def workload_of(asked: PlanRequest) -> Workload:
         400: prompt and answer together exceed the context.
     """
     workload = asked.workload
-    context = workload.context_tokens
-    output = workload.output_tokens
-    prompt = workload.prompt_tokens
-    if prompt is None and output is None:
-        output = max(1, context // 8)
-        prompt = max(1, context - output)
-    elif prompt is None:
-        prompt = max(1, min(context * 7 // 8, context - cast("int", output)))
-    elif output is None:
-        output = max(1, min(context // 8, context - prompt))
-    prompt, output = cast("int", prompt), cast("int", output)
+    context, prompt, output = workload.context_tokens, workload.prompt_tokens, workload.output_tokens
+    share = max(1, context // 8)
+    if output is None:
+        output = share if prompt is None else max(1, min(share, context - prompt))
+    if prompt is None:
+        prompt = max(1, min(context - share, context - output))
     if prompt + output > context and context > 1:
         raise invalid(
             (
@@ -283,7 +279,7 @@ def _flat_query() -> type[Contract]:
             owner = LayoutRequest if part == "layout" else owner.model_fields[part].annotation
         field = owner.model_fields[path[-1]]
         if path == ("model",):
-            fields[name] = (str, field)
+            fields[name] = (Text, Field(description="catalogue name"))
         else:
             fields[name] = (field.annotation, field)
     return create_model("PlanQuery", __base__=Contract, **fields)

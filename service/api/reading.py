@@ -1,7 +1,8 @@
 """Reading requests: bytes and queries into models, faults into problems that name the field."""
 
 import difflib
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_args
 
 from litestar import Request
 from pydantic import BaseModel, ValidationError
@@ -99,18 +100,16 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> Problem:
 
 
 def _field_error(detail: ErrorDetails, model: type[BaseModel]) -> FieldError:
-    path = [part for part in detail["loc"] if part not in ("name", "inline") or len(detail["loc"]) < 2]
     location = _dotted(detail["loc"])
     if detail["type"] == "extra_forbidden":
         accepted = _fields_at(model, detail["loc"][:-1])
-        name = str(detail["loc"][-1])
-        near = difflib.get_close_matches(name, accepted, n=1)
+        near = difflib.get_close_matches(str(detail["loc"][-1]), accepted, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return FieldError(location, f"unknown field{hint} (accepted: {', '.join(accepted)})")
     if detail["type"] == "missing":
         return FieldError(location, "is missing")
     shown = _shown(detail["input"])
-    return FieldError(location, f"{detail['msg']}, not {shown}" if shown and path else detail["msg"])
+    return FieldError(location, f"{detail['msg']}, not {shown}" if shown else detail["msg"])
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
@@ -123,20 +122,20 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """Names accepted by the object at a location."""
-    schema = model.model_json_schema()
-    definitions, current = schema.get("$defs", {}), schema
+    current = model
     for part in location:
-        if part in ("name", "inline") and "oneOf" in current:
-            branches: list[dict[str, Any]] = current["oneOf"]
-            current = next(branch for branch in branches if "$ref" in branch)
-        else:
-            current = current.get("properties", {}).get(str(part), {})
-        for branch in current.get("anyOf", []):
-            if "$ref" in branch:
-                current = branch
-        if "$ref" in current:
-            current = definitions[current["$ref"].rpartition("/")[2]]
-    return sorted(current.get("properties", {}))
+        field = current.model_fields.get(str(part))
+        if field is not None:
+            current = next(_models_in(field.annotation), current)
+    return sorted(current.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Request objects named by a type, inside unions and annotations."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from litestar import Request, Response
+from sqlalchemy.exc import SQLAlchemyError
 
 from service import RULES_VERSION, __version__
 from service.api import responding
@@ -53,7 +54,7 @@ async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
 
     try:
         await asyncio.wait_for(asyncio.to_thread(ask), READY_TIMEOUT_S)
-    except (sa.exc.SQLAlchemyError, TimeoutError):
+    except (SQLAlchemyError, TimeoutError):
         raise unavailable("the database does not answer") from None
     answer = Ready("ready", __version__, RULES_VERSION, snapshot.revision, len(snapshot.gpus), len(snapshot.models))
     return responding.answer(responding.ENCODER.encode(answer), snapshot.revision)

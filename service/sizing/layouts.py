@@ -58,14 +58,13 @@ def candidates(
     gpus_per_node: int,
     gpus_per_domain: int,
     has_experts: bool,
-    shares_context: bool,
 ) -> tuple[Layout, ...]:
     """Layouts of exactly `gpu_count` GPUs worth judging.
 
     Tensor parallel stays inside a link domain of `gpus_per_domain` GPUs; pipeline goes over what the domain does not
     cover (the cards of a node without fast links, whole nodes); data parallel fills the rest. Two cards without fast
     links may still split tensors, so both splits are offered there. With experts, whole experts may be spread over
-    the ranks; with `shares_context`, tensor ranks may share one cache by tokens.
+    the ranks.
     """
     domain = min(gpus_per_domain, gpus_per_node)
     widest = max(domain, 2) if gpus_per_node >= 2 else 1
@@ -80,12 +79,9 @@ def candidates(
                 continue
             if copy > gpus_per_node and copy % gpus_per_node:
                 continue
-            plain = Layout(tensor, stages, copies)
-            found.append(plain)
+            found.append(Layout(tensor, stages, copies))
             if has_experts and tensor * copies > 1:
                 found.append(Layout(tensor, stages, copies, expert_parallel=True))
-            if shares_context and tensor > 1:
-                found.append(Layout(tensor, stages, copies, decode_context_parallel_size=tensor))
     return tuple(found)
 
 

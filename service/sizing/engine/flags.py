@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from service.sizing.answer import FlagAnswer
 from service.sizing.engine.options import EngineOptions
+from service.sizing.engine.profile import NEWEST, release
 from service.sizing.layouts import Layout
 from service.sizing.quantities import ceil_div
 
 HEAD_ADDRESS = "HEAD_NODE_ADDRESS"
 """Stands for the first node's address in commands that span nodes."""
 
-FIRST_VERSION_WITH_NODES = (0, 12)
+FIRST_VERSION_WITH_NODES = (0, 12, 0)
 """First release that spans nodes without Ray (`--nnodes`)."""
 
 
@@ -34,6 +35,7 @@ class Deployment:
     options: EngineOptions
     max_model_len: tuple[int, str] | None
     max_num_seqs: tuple[int, str] | None
+    max_num_batched_tokens: int | None = None
 
 
 def flags(deployment: Deployment) -> tuple[FlagAnswer, ...]:
@@ -80,7 +82,9 @@ def flags(deployment: Deployment) -> tuple[FlagAnswer, ...]:
         add("--max-num-seqs", *deployment.max_num_seqs)
     elif options.max_num_seqs is not None:
         add("--max-num-seqs", options.max_num_seqs)
-    if options.max_num_batched_tokens is not None:
+    if deployment.max_num_batched_tokens is not None:
+        add("--max-num-batched-tokens", deployment.max_num_batched_tokens, "one token of each sequence in a step")
+    elif options.max_num_batched_tokens is not None:
         add("--max-num-batched-tokens", options.max_num_batched_tokens)
     if options.kv_cache_dtype != "auto":
         add("--kv-cache-dtype", options.kv_cache_dtype)
@@ -116,23 +120,10 @@ def node_arguments(deployment: Deployment, node: int) -> tuple[str, ...]:
         local = ceil_div(layout.data_parallel_size, deployment.nodes)
         words = ("--data-parallel-size-local", str(local), "--data-parallel-address", HEAD_ADDRESS)
         return words if node == 0 else (*words, "--data-parallel-start-rank", str(node * local), "--headless")
-    if release(deployment.version) < FIRST_VERSION_WITH_NODES:
+    if (release(deployment.version) or NEWEST.first) < FIRST_VERSION_WITH_NODES:
         return ("--distributed-executor-backend", "ray")
     words = ("--nnodes", str(deployment.nodes), "--node-rank", str(node), "--master-addr", HEAD_ADDRESS)
     return words if node == 0 else (*words, "--headless")
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "0.20.1rc1" is (0, 20, 1)."""
-    numbers = list[int]()
-    for part in version.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
 
 
 def command(deployment: Deployment, words: tuple[str, ...]) -> str:

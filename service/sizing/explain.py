@@ -1,0 +1,138 @@
+"""In words a sales engineer can repeat: why, what is assumed, what to check, where each number comes from."""
+
+from service.sizing.answer import Origin
+from service.sizing.hardware import Link
+from service.sizing.judge import Feasible
+from service.sizing.quantities import GIB, Basis, ceil_div
+
+
+def gib(bytes_: float) -> str:
+    """Bytes in GiB with one decimal."""
+    return f"{bytes_ / GIB:.1f} GiB"
+
+
+def reasons(found: Feasible) -> tuple[str, ...]:
+    """How the memory works out, and why this split."""
+    layout, tight = found.layout, found.tight
+    weights = found.fitted.weights[tight].total_bytes
+    band = found.fitted.bands[tight]
+    workload = found.question.workload
+    lines = [
+        f"of {gib(found.usable_bytes)} usable on each GPU, weights take {gib(weights)} and working space "
+        f"{gib(band.value)}: {gib(found.rooms[tight])} are left for the cache"
+    ]
+    lines.append(
+        f"memory holds {found.capacity} conversations of {workload.context_tokens} tokens; "
+        f"{workload.concurrent_sequences} were asked for"
+    )
+    if layout.tensor_parallel_size > 1:
+        lines.append(
+            f"tensor parallel over {layout.tensor_parallel_size} GPUs joined by {found.machine.link.value} reads the "
+            "weights together, so a token is faster"
+        )
+    if layout.pipeline_parallel_size > 1:
+        where = "nodes" if layout.gpu_count > found.machine.gpus_per_node else "cards without a fast link"
+        lines.append(
+            f"pipeline over {layout.pipeline_parallel_size} stages because little passes between {where}, "
+            "where splitting every layer would wait for the link"
+        )
+    if layout.data_parallel_size > 1:
+        lines.append(f"{layout.data_parallel_size} copies share the load, each whole in itself")
+    if layout.expert_parallel:
+        lines.append(f"whole experts are spread over {layout.expert_ranks} GPUs")
+    if layout.decode_context_parallel_size > 1:
+        lines.append("the GPUs share one latent cache by tokens, which would otherwise be copied to each")
+    return tuple(lines)
+
+
+def warnings(found: Feasible) -> tuple[str, ...]:
+    """Assumptions that decide, and what to check."""
+    question, cache = found.question, found.fitted.cache
+    lines = [*found.machine.warnings, *found.warnings, *cache.warnings, *cache.notes]
+    band = found.fitted.bands[found.tight]
+    if band.high > band.low and question.engine.kv_cache_memory_bytes is None:
+        lines.append(
+            f"the working space is assumed: {gib(band.low)} to {gib(band.high)}, {gib(band.value)} shown; the high end "
+            "decides what fits, the flags and the capacity"
+        )
+    length, own = found.printed.max_model_len, question.model.default_context_tokens
+    if found.options.max_model_len != question.engine.max_model_len and length < own:
+        lines.append(f"one request of the model's own {own} tokens does not fit: the flags limit it to {length}")
+    if found.options.max_num_seqs not in (None, question.engine.max_num_seqs) and cache.keeps_state:
+        lines.append(
+            "vLLM refuses more sequences than state blocks: the flags lower max_num_seqs to "
+            f"{found.options.max_num_seqs}"
+        )
+    if found.layout.gpu_count > found.machine.gpus_per_node:
+        lines.append("the plan spans nodes: the network between them is not modelled beyond an InfiniBand default")
+    if found.layout.tensor_parallel_size > found.machine.gpus_per_node:
+        lines.append("tensor parallel crosses nodes: every layer waits for the network")
+    if question.precision not in ("checkpoint", "bf16"):
+        lines.append(
+            f"the plan is for a checkpoint of this model quantised to {question.precision}; the command names the "
+            "original: put the quantised checkpoint's name in its place"
+        )
+    lines.append("no price is known, so cost is null")
+    return tuple(lines)
+
+
+def checklist(found: Feasible) -> tuple[str, ...]:
+    """What to verify before buying."""
+    question, layout, tight = found.question, found.layout, found.tight
+    model = question.model
+    kept = found.needed_bytes // found.sequences if found.sequences else 0
+    domain = found.machine.gpus_per_domain
+    link = found.machine.link
+    joined = (
+        f"tensor parallel {layout.tensor_parallel_size} stays inside one {link.value} domain of {domain}"
+        if 1 < layout.tensor_parallel_size <= domain
+        else f"tensor parallel {layout.tensor_parallel_size} runs over {link.value}, outside any fast domain"
+        if layout.tensor_parallel_size > 1
+        else "no layer is split, so the link between GPUs hardly matters"
+    )
+    divides = (
+        f"what divides: {model.attention_heads} attention heads over {layout.tensor_parallel_size} GPUs, "
+        f"{len(model.layers)} layers over {layout.pipeline_parallel_size} stages"
+    )
+    return (
+        f"weights at this precision: {gib(found.fitted.weights[tight].total_bytes)} on each GPU",
+        f"cache of one conversation of {question.workload.context_tokens} tokens: {gib(kept)} on each GPU",
+        f"minimum count: {ceil_div(layout.gpu_count, layout.data_parallel_size)} GPUs hold one copy",
+        divides,
+        joined + ("; check it with nvidia-smi topo -m" if link is Link.NVLINK and layout.gpu_count > 1 else ""),
+        "load test with your own prompts before you promise times",
+    )
+
+
+def basis(found: Feasible) -> dict[str, Origin]:
+    """Where each figure comes from, by its path in the plan."""
+    given = found.question.assumptions
+    version = found.fitted.cache.profile.version
+
+    def origin(kind: Basis, source: str) -> Origin:
+        return Origin(kind.value, source)
+
+    planner = origin(Basis.COMPUTED, f"vLLM {version} KV cache planner, restated")
+    return {
+        "memory.total_bytes": origin(Basis.GIVEN, "assumptions.gpu_memory_gib")
+        if given.gpu_memory_bytes is not None
+        else origin(Basis.CATALOGUE, f"GET /gpus/{found.machine.gpu.slug}: memory_total_gib"),
+        "memory.usable_bytes": origin(
+            Basis.COMPUTED, f"total x {found.fitted.cache.defaults.gpu_memory_utilization:g}, rounded up"
+        ),
+        "memory.weights_bytes": origin(Basis.COMPUTED, f"parameters and buffers as vLLM {version} builds them"),
+        "memory.working_space_bytes": origin(Basis.GIVEN, "assumptions.working_space_gib")
+        if given.working_space_bytes is not None
+        else origin(Basis.ASSUMED, "fitted to public startups of earlier releases, extended by source to this one"),
+        "memory.kv_cache_room_bytes": origin(Basis.GIVEN, "engine.kv_cache_memory_bytes")
+        if found.question.engine.kv_cache_memory_bytes is not None
+        else origin(Basis.COMPUTED, "usable - weights - working space"),
+        "memory.kv_cache_needed_bytes": planner,
+        "kv_cache": planner,
+        "capacity.concurrent_sequences": origin(
+            Basis.COMPUTED, "blocks at the pessimistic working space over blocks a conversation keeps, times copies"
+        ),
+        "latency.weight_read_ms": origin(Basis.COMPUTED, "active parameter bytes over rated bandwidth x fraction"),
+        "latency.tpot_ms": origin(Basis.COMPUTED, "roofline of bytes moved"),
+        "throughput": origin(Basis.COMPUTED, "roofline of bytes moved"),
+    }

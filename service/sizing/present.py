@@ -1,0 +1,219 @@
+"""From a feasible layout to the plan that is answered."""
+
+from functools import lru_cache
+
+from service.sizing import explain
+from service.sizing.answer import (
+    CacheAnswer,
+    CacheGroupAnswer,
+    CapacityAnswer,
+    CommunicationAnswer,
+    EngineAnswer,
+    LatencyAnswer,
+    MemoryAnswer,
+    ModelAnswer,
+    Plan,
+    RankAnswer,
+    ThroughputAnswer,
+)
+from service.sizing.engine import flags
+from service.sizing.engine.kv_dtypes import attention_cell, is_quantised, latent_cell
+from service.sizing.judge import Feasible, layout_answer
+from service.sizing.layouts import Layout
+from service.sizing.model.shape import AttentionCache, LatentCache, ModelShape
+from service.sizing.model.summary import attention_kinds
+from service.sizing.quantities import Basis, Figure, ceil_div
+from service.sizing.question import Question
+from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
+from service.sizing.weights import stage_weights, total_active_parameters, total_parameters
+
+
+def model_answer(question: Question) -> ModelAnswer:
+    """The model as it was read."""
+    model = question.model
+    parameters, active, weights = _counted(model)
+    return ModelAnswer(
+        name=model.name,
+        architecture=model.architecture,
+        parameters=parameters,
+        active_parameters=active,
+        weights_bytes=weights,
+        kv_bytes_per_token=kv_bytes_per_token(model, question.engine.kv_cache_dtype),
+        attention="; ".join(f"{kind.layers} {kind.text}" for kind in attention_kinds(model)) or "keeps no cache",
+        max_context_tokens=model.max_context_tokens,
+        quantization=model.quantization,
+        status=model.status.value,
+        notes=model.notes,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _counted(model: ModelShape) -> tuple[int, int, int]:
+    """Parameters, active parameters, and bytes loaded on a single GPU."""
+    return total_parameters(model), total_active_parameters(model), stage_weights(model, Layout())[0].total_bytes
+
+
+@lru_cache(maxsize=4096)
+def kv_bytes_per_token(model: ModelShape, asked_dtype: str) -> int:
+    """What one more token adds to a long conversation over the whole model, unsharded.
+
+    Full and latent layers add to it; windows and states add nothing.
+    """
+    dtype = (model.kv_cache_dtype or "auto") if asked_dtype == "auto" else asked_dtype
+    total = 0
+    for layer, count in model.counted():
+        for cache in layer.caches:
+            match cache:
+                case AttentionCache(window=None, chunk=None):
+                    cell = attention_cell(dtype, cache.head_size, cache.value_head_size)
+                    total += count * cache.kv_heads * cell.total_bytes
+                case LatentCache(window=None):
+                    total += count * latent_cell(dtype, cache.latent_size + cache.rope_size).total_bytes
+                case _:
+                    pass
+    return total
+
+
+def deployment_of(found: Feasible) -> flags.Deployment:
+    """The deployment that a feasible layout is."""
+    asked, settled = found.question.engine, found.options
+    length = settled.max_model_len
+    sequences = settled.max_num_seqs
+    return flags.Deployment(
+        model=found.question.model.name,
+        version=asked.version or found.fitted.cache.profile.version,
+        layout=found.layout,
+        nodes=nodes(found),
+        gpus_per_node=found.machine.gpus_per_node,
+        vendor=found.machine.gpu.vendor.value,
+        options=asked,
+        max_model_len=None
+        if length is None or length == asked.max_model_len
+        else (length, f"a request of the model's own {found.question.model.default_context_tokens} tokens does not fit")
+        if length < found.question.model.default_context_tokens
+        else (length, "the conversations are longer than the engine's default"),
+        max_num_seqs=None
+        if sequences is None or sequences == asked.max_num_seqs
+        else (sequences, "conversations at once on each copy")
+        if sequences >= found.sequences and not found.fitted.cache.keeps_state
+        else (sequences, "each running sequence needs a block for its state, and there are no more"),
+        max_num_batched_tokens=None
+        if settled.max_num_batched_tokens in (None, asked.max_num_batched_tokens)
+        else settled.max_num_batched_tokens,
+    )
+
+
+def nodes(found: Feasible) -> int:
+    """Machines, rounded up."""
+    return ceil_div(found.layout.gpu_count, found.machine.gpus_per_node)
+
+
+def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
+    """The whole plan of a feasible layout."""
+    model, layout, cache = found.question.model, found.layout, found.fitted.cache
+    tight, bands, weights = found.tight, found.fitted.bands, found.fitted.weights
+    deployment = deployment_of(found)
+    flagged = flags.flags(deployment)
+    words = flags.arguments(flagged)
+    fraction = found.question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION
+    stages = layout.pipeline_parallel_size
+    return Plan(
+        gpu=found.machine.gpu.slug,
+        gpu_count=layout.gpu_count,
+        nodes=deployment.nodes,
+        layout=layout_answer(layout),
+        memory=MemoryAnswer(
+            total_bytes=found.total_bytes,
+            usable_bytes=found.usable_bytes,
+            weights_bytes=weights[tight].total_bytes,
+            working_space_bytes=round(bands[tight].value),
+            working_space_low_bytes=round(bands[tight].low),
+            working_space_high_bytes=round(bands[tight].high),
+            kv_cache_needed_bytes=found.needed_bytes,
+            kv_cache_room_bytes=found.rooms[tight],
+            free_bytes=found.rooms[tight] - found.needed_bytes,
+        ),
+        ranks=tuple(
+            RankAnswer(
+                stage=each.stage,
+                layers=each.layers,
+                parameter_bytes=each.parameter_bytes,
+                buffer_bytes=each.buffer_bytes,
+                working_space_bytes=round(band.value),
+                kv_cache_room_bytes=room,
+            )
+            for each, band, room in zip(weights, bands, found.rooms, strict=True)
+        ),
+        kv_cache=CacheAnswer(
+            block_size=cache.block_size,
+            num_blocks=found.printed.num_blocks,
+            tokens=found.printed.tokens,
+            max_concurrency=found.printed.max_concurrency,
+            max_model_len=found.printed.max_model_len,
+            dtype=cache.dtype if is_quantised(cache.dtype) else model.dtype,
+            bytes_per_token_per_gpu=cache.token_bytes[tight],
+            bytes_per_block=cache.block_bytes[tight],
+            groups=tuple(
+                CacheGroupAnswer(
+                    kind=" and ".join(dict.fromkeys(spec.kind.value for spec, _ in group.members)),
+                    layers=group.layers,
+                    block_size=group.block_size,
+                    page_bytes=max(spec.page_bytes for spec, _ in group.members),
+                    blocks_per_request=blocks,
+                )
+                for group, blocks in zip(cache.groups, found.printed.blocks_per_request, strict=True)
+            ),
+        ),
+        capacity=CapacityAnswer(found.capacity),
+        communication=CommunicationAnswer(
+            link=found.machine.link.value,
+            all_reduces_per_step=all_reduces(model, layout),
+            all_reduce_bytes_per_token=model.hidden_size * model.element_bytes
+            if layout.tensor_parallel_size > 1
+            else 0,
+            pipeline_handoffs_per_step=stages - 1,
+            handoff_bytes_per_token=model.handoff_tensors * model.hidden_size * model.element_bytes
+            if stages > 1
+            else 0,
+            nodes_crossed=deployment.nodes - 1,
+        ),
+        latency=LatencyAnswer(
+            weight_read_ms=weight_read_ms(model, layout, found.machine.gpu, fraction),
+            tpot_ms=Figure(
+                found.step_ms,
+                found.step_ms,
+                found.step_ms,
+                "ms",
+                Basis.COMPUTED,
+                "roofline of bytes moved, a lower bound: no measurement corrects it",
+            ),
+            ttft_ms=None,
+            limited_by=None,
+            notes=(),
+        ),
+        throughput=ThroughputAnswer(
+            output_tokens_per_second=Figure(
+                found.tokens_per_second,
+                found.tokens_per_second,
+                found.tokens_per_second,
+                "tokens/s",
+                Basis.COMPUTED,
+                "roofline of bytes moved, an upper bound: no measurement corrects it",
+            ),
+            requests_per_second=found.tokens_per_second / found.question.workload.output_tokens,
+            output_tokens_per_second_per_gpu=found.tokens_per_second / layout.gpu_count,
+        ),
+        cost=None,
+        engine=EngineAnswer(
+            version=deployment.version,
+            args=words,
+            env={},
+            command=flags.command(deployment, words),
+            docker=flags.docker(deployment, words),
+            flags=flagged,
+        ),
+        reasons=(*reasons, *explain.reasons(found)),
+        warnings=explain.warnings(found),
+        checklist=explain.checklist(found),
+        basis=explain.basis(found),
+    )
