@@ -303,10 +303,10 @@ class TestOwn:
     @pytest.mark.parametrize(
         "text",
         [
-            '[{"provider": "acme", "gpu_slug": "l40s", "gpu_count": 4, "kind": "spot", '
-            '"price_per_instance_hour_usd": 3.10, "observed_on": "2026-07-20", "note": null}]',
-            '{"provider": "acme", "gpu_slug": "l40s", "gpu_count": 4, "kind": "spot", '
-            '"price_per_instance_hour_usd": "3.10", "observed_on": "2026-07-20"}\n',
+            """[{"provider": "acme", "gpu_slug": "l40s", "gpu_count": 4, "kind": "spot",
+                 "price_per_instance_hour_usd": 3.10, "observed_on": "2026-07-20", "note": null}]""",
+            """{"provider": "acme", "gpu_slug": "l40s", "gpu_count": 4, "kind": "spot", \
+"price_per_gpu_hour_usd": "0.775", "observed_on": "2026-07-20"}""",
         ],
     )
     def test_json_is_read_like_csv(self, text: str) -> None:

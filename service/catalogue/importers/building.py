@@ -72,19 +72,10 @@ def _repeat(row: int, price: Price) -> Skipped:
 
 def _digest(price: Price, zone: str) -> bytes:
     own_prices = price.kind is PriceKind.MARKETPLACE or price.provider in MARKETPLACES
+    card = price.gpu or "/".join(price.ambiguous)
     offer = (
-        price.provider,
-        price.region,
-        zone,
-        price.instance_type,
-        price.gpu or "/".join(price.ambiguous),
-        price.gpu_count,
-        price.gpu_fraction,
-        price.kind,
-        price.currency,
-        price.host_included,
-        price.observed_on,
-        price.source,
-        price.amount_per_hour if own_prices else "",
+        f"{price.provider}\0{price.region}\0{zone}\0{price.instance_type}\0{card}\0{price.gpu_count}\0{price.gpu_fraction}\0"
+        f"{price.kind}\0{price.currency}\0{price.host_included}\0{price.observed_on}\0{price.source}\0"
+        f"{price.amount_per_hour if own_prices else ''}"
     )
-    return blake2b("\0".join(map(str, offer)).encode(), digest_size=16).digest()
+    return blake2b(offer.encode(), digest_size=16).digest()

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from service.catalogue.records.price import HostedPrice, Price
+from service.catalogue.records.price import HostedPrice, InstanceType, Price
 
-Record = Price | HostedPrice
+Record = Price | HostedPrice | InstanceType
 R = TypeVar("R", bound=Record)
 
 
@@ -43,7 +43,7 @@ class Quarantined:
 
     Attributes
     ----------
-    record : Price, HostedPrice or None
+    record : Price, HostedPrice, InstanceType or None
         What it would have become; None if it could not be read.
     """
 
