@@ -17,14 +17,15 @@ def reasons(found: Feasible) -> tuple[str, ...]:
     weights = found.fitted.weights[tight].total_bytes
     band = found.fitted.bands[tight]
     workload = found.question.workload
-    lines = [
+    budget = (
         f"of {gib(found.usable_bytes)} usable on each GPU, weights take {gib(weights)} and working space "
         f"{gib(band.value)}: {gib(found.rooms[tight])} are left for the cache"
-    ]
-    lines.append(
+    )
+    holds = (
         f"memory holds {found.capacity} conversations of {workload.context_tokens} tokens; "
         f"{workload.concurrent_sequences} were asked for"
     )
+    lines = [budget, holds]
     if layout.tensor_parallel_size > 1:
         lines.append(
             f"tensor parallel over {layout.tensor_parallel_size} GPUs joined by {found.machine.link.value} reads the "
