@@ -10,7 +10,7 @@ from service.storage.engine import create_engine
 from service.storage.tables import metadata
 
 LOCK = 7_368_616
-LOCK_TIMEOUT_MS = 4_000
+LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 5_000
 
 OPTIONS: dict[str, Any] = {

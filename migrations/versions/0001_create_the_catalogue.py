@@ -144,8 +144,9 @@ def upgrade() -> None:
             THEN
                 RETURN NEW;
             END IF;
-            RAISE EXCEPTION 'rows of % are closed by a newer revision, never changed or deleted', TG_TABLE_NAME
-                USING ERRCODE = 'restrict_violation';
+            RAISE EXCEPTION USING
+                MESSAGE = 'rows of ' || TG_TABLE_NAME || ' are closed by a newer revision, never changed or deleted',
+                ERRCODE = 'restrict_violation';
         END
         $$
         """

@@ -1,9 +1,9 @@
 """Reading and writing the catalogue."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -45,7 +45,8 @@ def _gpu_to_row(gpu: GpuRecord) -> dict[str, Any]:
     return row | {"aliases": list(gpu.aliases), "node_sizes": list(gpu.node_sizes)}
 
 
-def _gpu_from_row(row: Row) -> GpuRecord:
+def gpu_from_row(row: Row) -> GpuRecord:
+    """A GPU from a row of its table, or from an object of the shipped file."""
     figures = {
         name: SourcedFigure(figure["value"], figure["source"], Level(figure["level"]))
         for name, figure in sorted(row["figures"].items())
@@ -75,7 +76,8 @@ def _model_to_row(model: ModelRecord) -> dict[str, Any]:
     }
 
 
-def _model_from_row(row: Row) -> ModelRecord:
+def model_from_row(row: Row) -> ModelRecord:
+    """A model from a row of its table."""
     fields = {name: value for name, value in row.items() if name != "config_sha256"}
     fields["config"] = json_values.decode(row["config"])
     fields["hf_quant_config"] = json_values.decode(row["hf_quant_config"])
@@ -84,8 +86,8 @@ def _model_from_row(row: Row) -> ModelRecord:
 
 MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(SourceRecord, tables.sources, asdict, lambda row: SourceRecord(**row)),
-    Mapper(GpuRecord, tables.gpus, _gpu_to_row, _gpu_from_row),
-    Mapper(ModelRecord, tables.models, _model_to_row, _model_from_row),
+    Mapper(GpuRecord, tables.gpus, _gpu_to_row, gpu_from_row),
+    Mapper(ModelRecord, tables.models, _model_to_row, model_from_row),
 )
 BOOKKEEPING = frozenset({"id", "from_revision", "to_revision"})
 
@@ -171,7 +173,7 @@ def _rows(connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElemen
     table = mapper.table.table
     columns = [column for column in table.c if column.name not in BOOKKEEPING]
     order = [table.c[column] for column in mapper.table.key]
-    rows = [row._asdict() for row in connection.execute(sa.select(*columns).where(where).order_by(*order))]
+    rows = cast("Sequence[Row]", connection.execute(sa.select(*columns).where(where).order_by(*order)).mappings().all())
     return {mapper.key(row): mapper.from_row(row) for row in rows}
 
 

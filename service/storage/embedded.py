@@ -50,7 +50,7 @@ def running(data_dir: Path | None, options: dict[str, str] | None = None) -> Gen
         Where it keeps its data. None: `.data` in the checkout, or a place of its own under `/var/lib` when we are
         root and the checkout is closed to the unprivileged user that Postgres then runs as.
     options : dict of str to str, optional
-        Server settings for the start, beside `SERVER`.
+        Server settings for the start, beside `SERVER`; `fsync=off` for data that need not outlive a crash.
 
     Raises
     ------
@@ -197,7 +197,8 @@ def _start(data_dir: Path, owner: _Owner, options: dict[str, str]) -> subprocess
     log = data_dir / "postgres.log"
     with log.open("w") as output:
         if not (data_dir / "postgres").is_dir():
-            _initialise(data_dir, programs, owner, output)
+            flags = (*INITDB, "--no-sync") if options.get("fsync") == "off" else INITDB
+            _initialise(data_dir, [programs / "initdb", *flags], owner, output)
         command = [sys.executable, "-m", "service.storage.embedded", data_dir, programs]
         command += [f"{name}={value}" for name, value in (SERVER | options).items()]
         # A session of its own, so that Ctrl-C reaches us and not Postgres.
@@ -206,14 +207,13 @@ def _start(data_dir: Path, owner: _Owner, options: dict[str, str]) -> subprocess
         )
 
 
-def _initialise(data_dir: Path, programs: Path, owner: _Owner, output: TextIO) -> None:
+def _initialise(data_dir: Path, initdb: Sequence[str | Path], owner: _Owner, output: TextIO) -> None:
     """Create the database files beside their place and move them there when whole."""
     partial = data_dir / "postgres.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     owner.take(partial)
-    command = [programs / "initdb", "-D", partial, "-U", SUPERUSER, *INITDB]
-    if owner.run(command, output).returncode:
+    if owner.run([*initdb, "-D", partial, "-U", SUPERUSER], output).returncode:
         raise _failure(data_dir)
     partial.rename(data_dir / "postgres")
 

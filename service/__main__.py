@@ -1,0 +1,49 @@
+"""The command line: `python -m service COMMAND`."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from service import __version__
+from service.settings import Settings, StartupError
+
+COMMANDS = {
+    "serve": "start the service, with a database of its own unless DATABASE_URL names one",
+    "migrate": "bring the database's schema up to date",
+    "seed": "put the shipped catalogue into the database",
+    "plan": "size a deployment and print it",
+    "export-openapi": "write the service's contract to openapi/openapi.json",
+}
+"""Every command with its summary; the module of the same name in `service.cli` does the work."""
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; what keeps it from starting is one sentence on standard error."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="shardwise", description="Size, price and configure vLLM deployments.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name == wanted:
+            importlib.import_module(_module(name)).configure(command)
+    parsed = parser.parse_args(arguments)
+    try:
+        return importlib.import_module(_module(parsed.command)).run(parsed, Settings.from_environment())
+    except StartupError as error:
+        print(f"shardwise: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _module(command: str) -> str:
+    return f"service.cli.{command.replace('-', '_')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
