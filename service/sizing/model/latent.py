@@ -52,8 +52,10 @@ def latent_cache(latent: Latent, *, sparse: bool = False) -> LatentCache:
     )
 
 
-def latent_attention(quantization: Quantization, path: str, hidden: int, latent: Latent) -> tuple[Module, ...]:
-    """Projections down to the latent (replicated), up to the heads (split by heads), out, and their norms."""
+def latent_attention(
+    quantization: Quantization, path: str, hidden: int, latent: Latent, *, out: str = "o_proj"
+) -> tuple[Module, ...]:
+    """Projections down to the latent (replicated), up to the heads (split by heads), `out`, and their norms."""
     down = latent.latent_size + latent.rope_size
     keys = Units(latent.heads, latent.key_size)
     queries: tuple[Module, ...]
@@ -85,7 +87,7 @@ def latent_attention(quantization: Quantization, path: str, hidden: int, latent:
             latent.latent_size,
             Units(latent.heads, latent.plain_size + latent.value_size),
         ),
-        blocks.row(quantization, path, "o_proj", Units(latent.heads, latent.value_size), hidden),
+        blocks.row(quantization, path, out, Units(latent.heads, latent.value_size), hidden),
     )
 
 

@@ -64,12 +64,16 @@ STATE = TensorClass.STATE
 
 @dataclass(frozen=True, slots=True)
 class DeltaAttention:
-    """Sizes of Kimi delta attention; `full_gate` is Kimi K3's output gate of full rank."""
+    """Sizes of Kimi delta attention; `full_gate` is Kimi K3's output gate of full rank.
+
+    Only with a `bounded_gate` is there a prefill kernel that writes states out midway.
+    """
 
     heads: int
     head_size: int
     kernel: int
     full_gate: bool
+    bounded_gate: bool
 
     @property
     def width(self) -> int:
@@ -84,6 +88,7 @@ class DeltaAttention:
                 StateTensor((Units(3 * self.width),), self.kernel - 1, 2),
                 StateTensor((Units(self.heads, self.head_size),), self.head_size, 4),
             ),
+            exports_checkpoints=self.bounded_gate,
         )
 
     def modules(self, quantization: Quantization, path: str, hidden: int) -> tuple[Module, ...]:
@@ -200,6 +205,7 @@ def read_delta_attention(text: Fields) -> tuple[DeltaAttention | None, frozenset
         head_size=linear.integer("head_dim"),
         kernel=linear.integer("short_conv_kernel_size"),
         full_gate=linear.flag("use_full_rank_gate", default=False),
+        bounded_gate=linear.raw("gate_lower_bound")[1] is not None,
     )
     return sizes, frozenset(layers)
 
