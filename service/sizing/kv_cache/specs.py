@@ -15,7 +15,6 @@ from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import EngineProfile
 from service.sizing.engine.refusal import Refusal
-from service.sizing.hardware import Vendor
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import (
     AttentionCache,
@@ -39,8 +38,8 @@ LATENT_HYBRID_ALIGNMENT = 128
 DELTA_NET_CHECKPOINT_TOKENS = 64
 """Recurrent states can be written out midway at multiples of this (FlashInfer's gated delta net)."""
 
-DELTA_NET_KEY_SIZE = 128
-"""Key head size that kernel needs on Blackwell."""
+DELTA_KEY_SIZE = 128
+"""Key head size that the kernels which write states midway need (on Hopper only Kimi's)."""
 
 TURBOQUANT_BOUNDARY_LAYERS = 2
 """Layers at each end of a model without recurrent layers whose cache TurboQuant leaves in 16 bits."""
@@ -189,6 +188,27 @@ class CacheSetting:
         """Whether recurrent states are kept at block boundaries, for cached prefixes."""
         return bool(self.states) and self.defaults.prefix_caching and self.profile.state_checkpoints
 
+    def writes_midway(self, state: StateCache) -> bool:
+        """Whether the prefill kernel of a recurrent layer can write its state out before the end of a prompt.
+
+        Sources: vLLM 0.33 `mamba_mixer2.py`, `qwen_gdn_linear_attn.py: _resolve_gdn_prefill_backend`,
+        `models/kimi_k3/nvidia/kda.py: is_flashkda_supported`.
+        """
+        if not (self.keeps_boundary_states and state.exports_checkpoints):
+            return False
+        major = self.device.capability[0]
+        wide = state.tensors[-1].columns == DELTA_KEY_SIZE
+        match state.kind:
+            case StateKind.MAMBA2:
+                return True
+            case StateKind.GATED_DELTA_NET:
+                return self.device.capability == (9, 0) or (major in (10, 12) and wide)
+            case StateKind.KIMI_DELTA_ATTENTION:
+                bfloat16 = kv_dtypes.compute_dtype(self.model, self.device) == "bfloat16"
+                return major in (9, 10, 12) and wide and bfloat16
+            case _:
+                return False
+
     @property
     def boundary_layers(self) -> int:
         """Layers at each end that a TurboQuant cache leaves in 16 bits."""
@@ -299,27 +319,23 @@ def common_block_size(kernels: Iterable[Kernels]) -> int | Refusal:
 
 
 def checkpoint_grid(setting: CacheSetting) -> int | None:
-    """Tokens at whose multiples every recurrent layer can write its state out while it reads a prompt; None: cannot.
+    """Tokens at whose multiples blocks must end so that every recurrent layer can write its state out; None: any.
 
-    Source: vLLM 0.33 `qwen_gdn_linear_attn.py: _resolve_gdn_prefill_backend`.
+    Source: vLLM 0.33 `layers/mamba/abstract.py: get_mamba_prefill_checkpoint_alignment`.
     """
-    if not setting.keeps_boundary_states or setting.device.vendor is not Vendor.NVIDIA:
-        return None
-
-    def exports(state: StateCache) -> bool:
-        blackwell = setting.device.capability[0] in (10, 12) and state.tensors[-1].columns == DELTA_NET_KEY_SIZE
-        serves = setting.device.capability == (9, 0) or blackwell
-        return state.kind is StateKind.GATED_DELTA_NET and state.exports_checkpoints and serves
-
-    return DELTA_NET_CHECKPOINT_TOKENS if all(exports(state) for state in setting.states) else None
+    delta_nets = all(state.kind is StateKind.GATED_DELTA_NET for state in setting.states)
+    return DELTA_NET_CHECKPOINT_TOKENS if delta_nets and all(map(setting.writes_midway, setting.states)) else None
 
 
 def state_blocks(setting: CacheSetting, cache: StateCache) -> int:
-    """Blocks a request keeps of a state: one; at block boundaries two, and one more where states are written midway."""
+    """Blocks a request keeps of a state: one; at block boundaries two, and one more where states are written midway.
+
+    A gated delta net writes midway only where every recurrent layer beside it does.
+    """
     if not setting.keeps_boundary_states:
         return 1
-    midway = cache.exports_checkpoints and (cache.kind is StateKind.MAMBA2 or checkpoint_grid(setting) is not None)
-    return 3 if midway else 2
+    alone = cache.kind is StateKind.GATED_DELTA_NET and checkpoint_grid(setting) is None
+    return 3 if setting.writes_midway(cache) and not alone else 2
 
 
 def token_bytes(setting: CacheSetting, cache: Cache, dtype: str) -> int:
