@@ -126,7 +126,7 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """Sizes of a gated delta net."""
+    """Sizes of a gated delta net; `exports` is whether its prefill may write states out midway."""
 
     key_heads: int
     value_heads: int
@@ -134,6 +134,7 @@ class DeltaNet:
     value_size: int
     kernel: int
     temporal_bytes: int = MODEL_BYTES
+    exports: bool = True
 
     @property
     def keys(self) -> int:
@@ -158,6 +159,7 @@ class DeltaNet:
                 StateTensor((self.convolved,), self.kernel - 1, MODEL_BYTES),
                 StateTensor((Units(self.value_heads, self.value_size),), self.key_size, self.temporal_bytes),
             ),
+            exports_checkpoints=self.exports,
         )
 
     def inner_tensors(self) -> tuple[Module, ...]:

@@ -265,6 +265,7 @@ def read_delta(source: Source) -> ModelShape:
             StateTensor((Units(3 * heads * size),), kernel - 1, 2),
             StateTensor((Units(heads, size),), size, 4),
         ),
+        exports_checkpoints=False,
     )
     return decoder(
         source,

@@ -88,7 +88,7 @@ class DeltaAttention:
                 StateTensor((Units(3 * self.width),), self.kernel - 1, 2),
                 StateTensor((Units(self.heads, self.head_size),), self.head_size, 4),
             ),
-            exports_checkpoints=self.bounded_gate,
+            exports_checkpoints=self.full_gate and self.bounded_gate,
         )
 
     def modules(self, quantization: Quantization, path: str, hidden: int) -> tuple[Module, ...]:

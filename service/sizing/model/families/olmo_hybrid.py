@@ -40,6 +40,7 @@ def read_net(source: Source) -> DeltaNet:
         key_size=key_size,
         value_size=text.integer("linear_value_head_dim", default=2 * key_size),
         kernel=text.integer("linear_conv_kernel_dim"),
+        exports=False,
     )
 
 
