@@ -14,8 +14,8 @@ from service.sizing.model.quantization.base import GATED_PROJECTIONS, NotQuantis
 from service.sizing.model.schemes import UNQUANTISED, Compute, Scheme, formats
 from service.sizing.model.shape import AttentionScales
 
-CACHE_SCALES = AttentionScales(attention_bytes=16)
-"""Four float32 scales (query, key, value, probability) of each attention over keys and values."""
+CACHE_SCALES = AttentionScales(attention_bytes=8)
+"""Four scales (query, key, value, probability) in the model's type of each attention over keys and values."""
 
 DEPRECATED = (
     "The quantization method {method} is deprecated and will be removed in future versions of vLLM. "
@@ -61,7 +61,10 @@ def _static(config: Fields) -> bool:
 
 
 def read_fp8(config: Fields) -> NotQuantised:
-    """Native FP8: block scales with `weight_block_size`, else one scale a matrix."""
+    """Native FP8: block scales with `weight_block_size`, else one scale a matrix.
+
+    `patterns_to_not_convert` is no field of the engine's: what-if configurations name exceptions by pattern there.
+    """
     static, block = _static(config), _block(config)
     field, entries = _skipped(config)
     if block:
@@ -71,13 +74,10 @@ def read_fp8(config: Fields) -> NotQuantised:
         stacks = formats.fp8_tensor_experts(static_inputs=static)
     if config.text("store_dtype", default="") == "mxfp4":
         stacks = formats.mx(4, compute=Compute.SIXTEEN_BIT, padding=formats.MARLIN_PADDING)
-    return Uniform(
-        method="fp8",
-        attention=CACHE_SCALES,
-        linears=linears,
-        stacks=stacks,
-        skips=names.listed(entries, field),
-    )
+    skips = names.listed(entries, field)
+    if patterns := config.texts("patterns_to_not_convert"):
+        skips = names.matching(patterns, config.named("patterns_to_not_convert"))
+    return Uniform(method="fp8", attention=CACHE_SCALES, linears=linears, stacks=stacks, skips=skips)
 
 
 def read_fbgemm_fp8(config: Fields) -> NotQuantised:

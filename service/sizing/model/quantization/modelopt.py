@@ -3,11 +3,8 @@
 Source: vLLM 0.33 `quantization/modelopt.py`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import translate
-from functools import lru_cache
 from typing import cast
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
@@ -30,8 +27,8 @@ METHODS = {
 MIXED = "MIXED_PRECISION"
 BLOCK_FP8 = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
 
-ALL_CACHE_SCALES = AttentionScales(attention_bytes=16, latent_bytes=16)
-"""Four float32 scales of each attention, latent ones too."""
+ALL_CACHE_SCALES = AttentionScales(attention_bytes=8, latent_bytes=8)
+"""Four scales in the model's type of each attention, latent ones too."""
 
 TOWERS = ("vision_tower", "vision_model", "vit_large_projector")
 """Names under which ModelOpt leaves layers alone whatever its lists say."""
@@ -50,18 +47,12 @@ def excluded(entries: Iterable[str], field: str) -> Skip:
             [entry[:-1], f"{entry[:-1]}.*"] if len(entry) > 1 and entry[-1] == "*" and entry[-2] != "." else [entry]
         )
     listed = names.listed(split, field)
-    contained = names.substring(split)
-    wildcards = [entry for entry in split if any(character in entry for character in "*?[")]
-    pattern = re.compile("|".join(translate(entry) for entry in wildcards)) if wildcards else None
+    contained = names.substring(entry for entry in split if not names.WILDCARDS & set(entry))
+    covered = names.wildcards(split)
 
-    @lru_cache(maxsize=8192)
     def skips(parts: tuple[str, ...]) -> bool:
         name = names.fused_name(parts) or parts[0]
-        return (
-            listed(parts)
-            or contained(name)
-            or (pattern is not None and any(pattern.match(spelling) for spelling in names.spellings(name)))
-        )
+        return listed(parts) or contained(name) or covered(name)
 
     return skips
 

@@ -5,6 +5,7 @@ Source: vLLM 0.33 `quantization/utils/quant_utils.py: is_layer_skipped`, `utils/
 
 import re
 from collections.abc import Callable, Iterable
+from fnmatch import translate
 from functools import lru_cache
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
@@ -30,6 +31,9 @@ HEADS = ("lm_head", "language_model.lm_head", "model.lm_head")
 MAX_PATTERN = 400
 MAX_REPETITIONS = 6
 """Limits on regular expressions, so that matching a name stays quick."""
+
+LAYER = re.compile(r"layers\.(\d+)\.")
+WILDCARDS = frozenset("*?[")
 
 Match = Callable[[str], bool]
 
@@ -89,12 +93,45 @@ def exact(entries: Iterable[str]) -> Match:
 
 
 def substring(entries: Iterable[str]) -> Match:
-    """Matches names that contain an entry of the list."""
-    listed = tuple(dict.fromkeys(entries))
+    """Matches names that contain an entry of the list.
+
+    Entries about one layer are looked through for names of that layer only: lists may hold several a layer.
+    """
+    general, by_layer = _by_layer(entries)
 
     @lru_cache(maxsize=8192)
     def matches(name: str) -> bool:
-        return any(entry in spelling for spelling in spellings(name) for entry in listed)
+        candidates = [*general, *(entry for layer in LAYER.findall(name) for entry in by_layer.get(layer, ()))]
+        return any(entry in spelling for entry in candidates for spelling in spellings(name))
+
+    return matches
+
+
+def _by_layer(entries: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Entries that name no layer, and those of each layer."""
+    general, by_layer = list[str](), dict[str, list[str]]()
+    for entry in dict.fromkeys(entries):
+        layer = LAYER.search(entry)
+        (by_layer.setdefault(layer[1], []) if layer else general).append(entry)
+    return general, by_layer
+
+
+def wildcards(entries: Iterable[str]) -> Match:
+    """Matches names that an entry with shell wildcards covers whole; entries without wildcards are left out."""
+    prefixes, others = list[str](), list[str]()
+    for entry in entries:
+        if entry.endswith("*") and not WILDCARDS & set(entry[:-1]):
+            prefixes.append(entry[:-1])
+        elif WILDCARDS & set(entry):
+            others.append(translate(entry))
+    starts, pattern = tuple(prefixes), re.compile("|".join(others)) if others else None
+
+    @lru_cache(maxsize=8192)
+    def matches(name: str) -> bool:
+        return any(
+            spelling.startswith(starts) or (pattern is not None and pattern.match(spelling) is not None)
+            for spelling in spellings(name)
+        )
 
     return matches
 
@@ -118,14 +155,25 @@ def listed(entries: Iterable[str], field: str) -> Skip:
     """Skips layers that are in the list; experts whose name is part of an entry about experts."""
     entries = tuple(entries)
     named = exact(entries)
-    about_experts = tuple(entry for entry in entries if "experts" in entry)
+    general, by_layer = _by_layer(entry for entry in entries if "experts" in entry)
+
+    def part_of_entry(name: str) -> bool:
+        layer = LAYER.search(name)
+        candidates = by_layer.get(layer[1], ()) if layer else (*general, *(e for es in by_layer.values() for e in es))
+        return any(spelling in entry for entry in candidates for spelling in spellings(name))
 
     def skips(names: tuple[str, ...]) -> bool:
         if len(names) == 1 and "experts" in names[0]:
-            return any(spelling in entry for spelling in spellings(names[0]) for entry in about_experts)
+            return part_of_entry(names[0])
         return every_part(names, named, field)
 
     return skips
+
+
+def matching(entries: Iterable[str], field: str) -> Skip:
+    """Skips layers that are in the list, or matched by an entry "re:PATTERN"."""
+    matches = exact_or_regex(entries, field)
+    return lambda names: every_part(names, matches, field)
 
 
 @lru_cache(maxsize=1024)
