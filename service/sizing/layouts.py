@@ -63,17 +63,17 @@ def candidates(
 
     Tensor parallel stays inside a link domain of `gpus_per_domain` GPUs; pipeline goes over what the domain does not
     cover (the cards of a node without fast links, whole nodes); data parallel fills the rest. Two cards without fast
-    links may still split tensors, so both splits are offered there. With experts, whole experts may be spread over
+    links may still split tensors, so both splits are offered for a pair. With experts, whole experts may be spread over
     the ranks.
     """
     domain = min(gpus_per_domain, gpus_per_node)
-    widest = max(domain, 2) if gpus_per_node >= 2 else 1
+    widest = 2 if domain == 1 and gpu_count == 2 <= gpus_per_node else domain
     found = list[Layout]()
     for copy in _divisors(gpu_count):
         copies = gpu_count // copy
         for tensor in _divisors(copy):
             stages = copy // tensor
-            if tensor > widest or (tensor > domain and copy > 2):
+            if tensor > widest:
                 continue
             if stages > 1 and tensor < min(copy, domain) and domain > 1:
                 continue
