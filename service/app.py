@@ -21,6 +21,7 @@ from service.settings import Settings
 from service.storage.catalogue import load_snapshot
 from service.storage.engine import create_engine
 from service.storage.listen import follow
+from service.web import docs
 
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
@@ -71,17 +72,18 @@ def build_app(settings: Settings) -> Litestar:
                 await following
             engine.dispose()
 
-    contract = openapi_bytes()
+    contract = openapi_document()
+    published = openapi_bytes()
 
     @get("/openapi.json", name="openapi", include_in_schema=False)
     async def openapi() -> Response[bytes]:
-        return Response(contract, media_type="application/json")
+        return Response(published, media_type="application/json")
 
     handlers: list[ControllerRouterHandler] = [
         route_of(operation, PATH_KINDS.get(operation.name, {})) for operation in OPERATIONS
     ]
     return Litestar(
-        route_handlers=[*handlers, openapi],
+        route_handlers=[*handlers, openapi, *docs.handlers(contract)],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=None,
