@@ -170,9 +170,12 @@ def routed_experts(
     intermediate: int,
     gated: bool = True,
     bias: bool = False,
+    name: str = "experts",
+    projections: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
 ) -> Experts:
-    """The routed experts of one layer."""
-    return Experts("experts", count, active, hidden, intermediate, gated, bias, quantization.experts(f"{path}.experts"))
+    """The routed experts of one layer; `name` and `projections` as the checkpoint has them."""
+    scheme = quantization.experts(f"{path}.{name}", projections)
+    return Experts("experts", count, active, hidden, intermediate, gated, bias, scheme)
 
 
 def router(

@@ -3,15 +3,22 @@
 from collections.abc import Callable
 
 from service.sizing.model.families import (
+    bailing_hybrid,
     deepseek,
     dense,
     falcon_h1,
     granite_hybrid,
     jamba,
     kimi_k25,
+    kimi_linear,
     lfm2,
+    longcat,
     mamba,
+    minimax_m3,
+    mixture,
     nemotron_h,
+    olmo_hybrid,
+    pangu,
     qwen3_next,
     zamba2,
 )
@@ -19,15 +26,22 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
+    **bailing_hybrid.READERS,
     **deepseek.READERS,
     **dense.READERS,
     **falcon_h1.READERS,
     **granite_hybrid.READERS,
     **jamba.READERS,
     **kimi_k25.READERS,
+    **kimi_linear.READERS,
     **lfm2.READERS,
+    **longcat.READERS,
     **mamba.READERS,
+    **minimax_m3.READERS,
+    **mixture.READERS,
     **nemotron_h.READERS,
+    **olmo_hybrid.READERS,
+    **pangu.READERS,
     **qwen3_next.READERS,
     **zamba2.READERS,
 }

@@ -29,11 +29,16 @@ FUSED_QKV = ("qkv_proj",)
 FUSED_GATE = ("gate_up_proj", "gate_up_proj", "down_proj")
 
 
+def switched_window(source: Source) -> Source:
+    """Qwen's window: only where switched on."""
+    on = source.text.flag("use_sliding_window", default=False)
+    return source if on else source.overridden({"sliding_window": None})
+
+
 def window_layers(source: Source) -> Source:
     """Qwen's windows: only where switched on, and from `max_window_layers` up."""
+    source = switched_window(source)
     text = source.text
-    if not text.flag("use_sliding_window", default=False):
-        source, text = (other := source.overridden({"sliding_window": None})), other.text
     layers = text.layers("num_hidden_layers")
     start = text.integer("max_window_layers", default=28, minimum=0)
     slides = text.optional_integer("sliding_window", minimum=0)

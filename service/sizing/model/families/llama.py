@@ -107,8 +107,8 @@ class Recipe:
         Norms on queries and keys; only where the field, if named, is true.
     norms : tuple of str
         Norms of the residual stream in each layer; `norm_bias` and `has_final_norm` describe them.
-    loaded_head_bias : bool
-        Whether the checkpoint has a bias of the head, which the class adds while loading.
+    head_bias, loaded_head_bias : Bias, bool
+        Whether the head has a bias; whether it has one that the class adds only while loading.
     tied, reads_tied : bool
         Whether the head is the embedding by default, and whether the class looks at the configuration for it.
     everywhere : frozenset of Part
@@ -117,8 +117,8 @@ class Recipe:
         Whether the class hands the checkpoint's quantisation to the embedding and the head.
     rotary, partial : bool, float or None
         Whether positions are rotary, and the share of a head that is rotated where the class fixes it.
-    mixed_windows : bool
-        Whether the class reads `layer_types`.
+    windows, mixed_windows : bool
+        Whether the class looks at sliding windows at all, and at `layer_types`.
     may_encode : bool
         Whether `is_causal: false` turns the decoder into an encoder, which keeps no cache.
     transformers : bool
@@ -148,6 +148,7 @@ class Recipe:
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     norm_bias: Bias = False
     has_final_norm: Bias = True
+    head_bias: Bias = False
     loaded_head_bias: bool = False
     tied: bool = False
     reads_tied: bool = True
@@ -157,6 +158,7 @@ class Recipe:
     rotary: bool = True
     partial: float | None = None
     positions: int = 8192
+    windows: bool = True
     mixed_windows: bool = False
     may_encode: bool = False
     transformers: bool = False
@@ -284,7 +286,7 @@ def read(source: Source, recipe: Recipe) -> ModelShape:
     experts = recipe.experts(source) if recipe.experts else None
     dense = [experts is None or not experts.at(index) for index in range(layers)]
     intermediate = text.integer(*spelling.intermediate) if any(dense) else 0
-    windows = source.windows(layers, mixed=recipe.mixed_windows)
+    windows = source.windows(layers, mixed=recipe.mixed_windows) if recipe.windows else (None,) * layers
     causal = text.flag("is_causal", default=True) if recipe.may_encode else True
     norm_bias = has_bias(text, recipe.norm_bias)
 
@@ -336,6 +338,7 @@ def surroundings(
         norm=names.norm if has_bias(source.text, recipe.has_final_norm) else None,
         norm_bias=has_bias(source.text, recipe.norm_bias),
         head=names.head,
+        head_bias=has_bias(source.text, recipe.head_bias),
         embedding_everywhere=Part.EMBEDDING in recipe.everywhere,
         norm_everywhere=Part.NORM in recipe.everywhere,
         head_everywhere=Part.HEAD in recipe.everywhere,
