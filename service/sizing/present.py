@@ -17,10 +17,11 @@ from service.sizing.answer import (
     ThroughputAnswer,
 )
 from service.sizing.engine import flags
-from service.sizing.engine.kv_dtypes import attention_cell, is_quantised, latent_cell
+from service.sizing.engine.kv_dtypes import is_quantised
 from service.sizing.judge import Feasible, layout_answer
+from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
-from service.sizing.model.shape import AttentionCache, LatentCache, ModelShape
+from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
 from service.sizing.quantities import Basis, Figure, ceil_div
 from service.sizing.question import Question
@@ -51,27 +52,6 @@ def model_answer(question: Question) -> ModelAnswer:
 def _counted(model: ModelShape) -> tuple[int, int, int]:
     """Parameters, active parameters, and bytes loaded on a single GPU."""
     return total_parameters(model), total_active_parameters(model), stage_weights(model, Layout())[0].total_bytes
-
-
-@lru_cache(maxsize=4096)
-def kv_bytes_per_token(model: ModelShape, asked_dtype: str) -> int:
-    """What one more token adds to a long conversation over the whole model, unsharded.
-
-    Full and latent layers add to it; windows and states add nothing.
-    """
-    dtype = (model.kv_cache_dtype or "auto") if asked_dtype == "auto" else asked_dtype
-    total = 0
-    for layer, count in model.counted():
-        for cache in layer.caches:
-            match cache:
-                case AttentionCache(window=None, chunk=None):
-                    cell = attention_cell(dtype, cache.head_size, cache.value_head_size)
-                    total += count * cache.kv_heads * cell.total_bytes
-                case LatentCache(window=None):
-                    total += count * latent_cell(dtype, cache.latent_size + cache.rope_size).total_bytes
-                case _:
-                    pass
-    return total
 
 
 def deployment_of(found: Feasible) -> flags.Deployment:

@@ -1,7 +1,7 @@
 """Which attention kernels the engine picks, and the block sizes they take.
 
 Source: vLLM 0.33 `platforms/cuda.py: _get_backend_priorities`, `v1/attention/backends/`. Kernels that need FlashInfer
-are left out where another kernel stores the same bytes: `notes` says where an installation that has it differs.
+are left out where another kernel stores the same bytes: `note` says where an installation that has it differs.
 """
 
 from dataclasses import dataclass, replace
@@ -166,9 +166,10 @@ def _flash_attention_serves(query: AttentionQuery, device: Device, *, image_pref
 
 def _plain(query: AttentionQuery, device: Device) -> Kernels | None:
     """Kernels of grouped-query attention, by priority."""
-    if query.blockwise_sparse:
-        return Kernels("MINIMAX_M3_SPARSE", (128,), multiples=False)
     dtype, head = query.kv_cache_dtype, query.head_size
+    if query.blockwise_sparse:
+        serves = dtype in kv_dtypes.SIXTEEN_BIT or dtype in ("fp8", "fp8_e4m3", "fp8_e5m2")
+        return Kernels("MINIMAX_M3_SPARSE", (128,), multiples=False) if serves else None
     sixteen = query.block_size is None or query.block_size % 16 == 0
     only_triton = query.mixed_heads and not device.runs_flash_attention_4
     composite = query.image_prefix and device.capability[0] == 9 and head in (256, 512)
@@ -330,7 +331,7 @@ def stored_dtype(kernels: Kernels, kv_cache_dtype: str) -> str:
     return kv_cache_dtype
 
 
-def notes(query: AttentionQuery, kernels: Kernels, device: Device) -> str | None:
+def note(query: AttentionQuery, kernels: Kernels, device: Device) -> str | None:
     """Where an installation with FlashInfer picks other kernels than those restated here."""
     if device.vendor is not Vendor.NVIDIA:
         return f"attention kernels on {device.name} are taken as {kernels.name}: the engine may pick others"

@@ -4,8 +4,6 @@ Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_ut
 `customize_spec`.
 """
 
-from dataclasses import dataclass
-
 from service.sizing.engine.device import Device
 from service.sizing.engine.refusal import Refusal
 from service.sizing.hardware import Vendor
@@ -66,53 +64,44 @@ FP8_CHECKPOINTS = frozenset({"fp8", "modelopt", "modelopt_fp4", "modelopt_mixed"
 """Weight quantisations whose checkpoints may hold scales for an FP8 cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One token of one cache: `slots` of `bytes` each for every KV head."""
-
-    bytes: int
-    slots: int = 1
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of one token and head."""
-        return self.bytes * self.slots
-
-
 def is_quantised(dtype: str) -> bool:
     """Whether the cache is stored in another type than the model computes in."""
     return dtype not in SIXTEEN_BIT
 
 
-def attention_cell(dtype: str, key_size: int, value_size: int) -> Cell:
-    """Key and value of one token and head, `key_size` and `value_size` elements, in bytes."""
+def attention_cell(dtype: str, key_size: int, value_size: int) -> int:
+    """Bytes of key and value of one token and head, of `key_size` and `value_size` elements.
+
+    Raises
+    ------
+    ValueError
+        For a type no attention kernel stores.
+    """
     if dtype in SIXTEEN_BIT:
-        return Cell((key_size + value_size) * 2)
+        return (key_size + value_size) * 2
     if dtype in FP8:
-        return Cell(key_size + value_size)
+        return key_size + value_size
     if dtype == "int4_per_token_head":
-        return Cell(key_size // 2 + value_size // 2 + 8)
+        return key_size // 2 + value_size // 2 + 8
     if dtype in PER_TOKEN_HEAD:
-        return Cell(key_size + value_size + 8)
+        return key_size + value_size + 8
     if dtype in NVFP4:
-        return Cell(key_size // 2 + key_size // 16, slots=2)
+        return 2 * (key_size // 2 + key_size // 16)
     if dtype in TURBOQUANT_BITS:
         key_bits, value_bits = TURBOQUANT_BITS[dtype]
         key = key_size if key_bits == 8 else ceil_div(key_size * key_bits, 8) + 2
-        return Cell(round_up(key + ceil_div(key_size * value_bits, 8) + 4, 2))
-    raise ValueError(f"no attention backend stores a cache as {dtype}")
+        return round_up(key + ceil_div(key_size * value_bits, 8) + 4, 2)
+    raise ValueError(f"no attention kernel stores a cache as {dtype}")
 
 
-def latent_cell(dtype: str, size: int) -> Cell:
-    """The latent of one token, `size` elements, in bytes."""
-    if dtype in PACKED_LATENT_BYTES:
-        return Cell(PACKED_LATENT_BYTES[dtype])
-    return Cell(size if dtype in FP8 else size * 2)
+def latent_cell(dtype: str, size: int) -> int:
+    """Bytes of the latent of one token, `size` elements."""
+    return PACKED_LATENT_BYTES.get(dtype) or (size if dtype in FP8 else size * 2)
 
 
-def indexer_cell(size: int, element_bytes: int) -> Cell:
-    """An indexer's key of one token: 8-bit elements with a float32 scale each 128, or plain 16-bit ones."""
-    return Cell(size + size // 128 * 4) if element_bytes == 1 else Cell(size * element_bytes)
+def indexer_cell(size: int, element_bytes: int) -> int:
+    """Bytes of an indexer's key of one token: 8-bit elements with a float32 scale each 128, or plain 16-bit ones."""
+    return size + size // 128 * 4 if element_bytes == 1 else size * element_bytes
 
 
 def may_hold_fp8_scales(model: ModelShape) -> bool:
@@ -131,6 +120,25 @@ def compute_dtype(model: ModelShape, device: Device) -> str:
     return "float16" if before_ampere else model.dtype
 
 
+def is_latent(model: ModelShape) -> bool:
+    """Whether any layer has latent attention."""
+    return any(isinstance(cache, LatentCache) for layer in model.distinct for cache in layer.caches)
+
+
+def checkpoint_dtype(model: ModelShape, asked: str) -> str:
+    """The type asked for, a checkpoint's own choice in place of "auto", on any GPU.
+
+    Compressed-tensors schemes are applied by attention layers themselves, and latent attention is not one of those.
+    """
+    if model.architecture in IGNORES_KV_CACHE_DTYPE:
+        return "auto"
+    if model.architecture == "DeepseekV32ForCausalLM" and asked == "bfloat16":
+        return "auto"
+    if asked == "auto" and model.kv_cache_dtype:
+        return "auto" if model.quantization == "compressed-tensors" and is_latent(model) else model.kv_cache_dtype
+    return asked
+
+
 def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str | Refusal:
     """What the engine makes of `--kv-cache-dtype asked`: a checkpoint's own choice replaces "auto".
 
@@ -143,18 +151,10 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             f"Invalid kv_cache_dtype: {asked!r}. Valid values are: {list(KV_CACHE_DTYPES)}",
             "use --kv-cache-dtype auto",
         )
-    if model.architecture in IGNORES_KV_CACHE_DTYPE:
-        return "auto"
-    is_latent = any(isinstance(cache, LatentCache) for layer in model.distinct for cache in layer.caches)
-    if asked == "auto":
-        # Compressed-tensors schemes are applied by attention layers themselves, and latent attention is not one.
-        if model.kv_cache_dtype and not (is_latent and model.quantization == "compressed-tensors"):
-            asked = model.kv_cache_dtype
-        elif model.architecture == "GlmMoeDsaForCausalLM" and device.capability[0] == 10:
-            return "fp8_e4m3"
-    dtype = compute_dtype(model, device)
-    if model.architecture == "DeepseekV32ForCausalLM" and asked == "bfloat16":
-        return "auto"
+    follows = checkpoint_dtype(model, asked)
+    if follows == asked == "auto" and model.architecture == "GlmMoeDsaForCausalLM" and device.capability[0] == 10:
+        return "fp8_e4m3"
+    asked, dtype = follows, compute_dtype(model, device)
     if asked in ("float16", "bfloat16") and asked != dtype:
         return Refusal(
             "kv_cache_dtype_differs",
@@ -163,7 +163,7 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             f"Please set `--kv-cache-dtype` to `auto` or `{dtype}`.",
             f"use --kv-cache-dtype {dtype}",
         )
-    if asked in NVFP4 and is_latent:
+    if asked in NVFP4 and is_latent(model):
         return Refusal(
             "kv_cache_dtype_unsupported",
             "an NVFP4 cache does not exist for latent attention",

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
 
-from service.sizing.engine import kv_dtypes
 from service.sizing.engine.defaults import AUTO_FIT, EngineDefaults, resolve_defaults
 from service.sizing.engine.device import Device
+from service.sizing.engine.kv_dtypes import resolve_kv_cache_dtype
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import EngineProfile, TokenLine, profile_for
 from service.sizing.engine.refusal import Refusal
-from service.sizing.kv_cache.groups import Counts, Group, group_layers
-from service.sizing.kv_cache.specs import FULL_FAMILY, CacheKind, CacheSetting, CacheSpec, LayerSpecs, layer_specs
+from service.sizing.kv_cache.groups import Group, group_layers
+from service.sizing.kv_cache.layers import layer_specs, stage_counts
+from service.sizing.kv_cache.setting import CacheSetting
+from service.sizing.kv_cache.specs import FULL_FAMILY, CacheKind
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB, ceil_div
-from service.sizing.weights import stage_bounds
 
 GUIDE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
@@ -142,7 +143,7 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
     defaults = resolve_defaults(model, layout, device, options, profile)
     if isinstance(defaults, Refusal):
         return defaults
-    dtype = kv_dtypes.resolve_kv_cache_dtype(model, options.kv_cache_dtype, device)
+    dtype = resolve_kv_cache_dtype(model, options.kv_cache_dtype, device)
     if isinstance(dtype, Refusal):
         return dtype
     setting = CacheSetting(model, layout, device, options, defaults, profile, dtype)
@@ -172,7 +173,7 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
         defaults=defaults,
         auto_fit=options.max_model_len == AUTO_FIT,
         block_size=specs.block_size,
-        dtype=specs.dtype,
+        dtype=dtype,
         kernels=specs.kernels,
         groups=grouping.groups,
         block_bytes=tuple(max((g.block_bytes(stage) for g in grouping.groups), default=0) for stage in stages),
@@ -193,22 +194,6 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
         warnings=(*((warning,) if warning else ()), *grouping.warnings),
         notes=specs.notes,
     )
-
-
-def stage_counts(model: ModelShape, stages: int, specs: LayerSpecs) -> Counts:
-    """Layers of each kind of cache on every pipeline stage, kinds in the order they first occur."""
-    counts = dict[CacheSpec, list[int]]()
-    edge, total = specs.boundary_layers, len(model.layers)
-    for stage, (start, end) in enumerate(stage_bounds(total, stages)):
-        inner = max(start, edge), min(end, total - edge)
-        parts = [(specs.by_layer, *inner)]
-        if edge:
-            parts += [(specs.boundary, start, min(end, edge)), (specs.boundary, max(start, total - edge), end)]
-        for by_layer, first, last in parts:
-            for layer, number in model.counted(first, max(first, last)):
-                for spec in by_layer[layer]:
-                    counts.setdefault(spec, [0] * stages)[stage] += number
-    return {spec: tuple(numbers) for spec, numbers in counts.items()}
 
 
 def plan_cache(cache: CacheLayout, available_bytes: Sequence[int]) -> CachePlan | Refusal:
@@ -272,7 +257,7 @@ def one_request_refusal(cache: CacheLayout, memory: int, block_bytes: int, token
     needed = cache.blocks_reserved(tokens) * block_bytes
     if needed <= memory:
         return None
-    longest = fitting_context(cache, memory, block_bytes, tokens)
+    longest = fitting_context(cache, memory // block_bytes, tokens)
     estimate = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
     return Refusal(
         "context_does_not_fit",
@@ -290,12 +275,14 @@ def gib(number: int) -> str:
     return f"{round(number / GIB, 2)}"
 
 
-def fitting_context(cache: CacheLayout, memory: int, block_bytes: int, longest: int) -> int:
-    """Longest context up to `longest` whose request fits `memory` on one GPU; 0: not one token."""
+def fitting_context(cache: CacheLayout, blocks: int, longest: int) -> int:
+    """Longest context up to `longest` of which one request holds at most `blocks`; 0: not one token."""
+    if cache.blocks_reserved(longest) <= blocks:
+        return longest
     low, high = 0, longest
     while low < high:
         middle = (low + high + 1) // 2
-        if cache.blocks_reserved(middle) * block_bytes <= memory:
+        if cache.blocks_reserved(middle) <= blocks:
             low = middle
         else:
             high = middle - 1
@@ -304,12 +291,11 @@ def fitting_context(cache: CacheLayout, memory: int, block_bytes: int, longest: 
 
 def largest_context(cache: CacheLayout, available_bytes: Sequence[int]) -> int:
     """Longest context, up to the engine's own, of which one request fits on every stage; 0: not one token."""
-    longest = cache.defaults.max_model_len
-    for memory, block_bytes in zip(checked_bytes(cache, available_bytes), cache.block_bytes, strict=True):
-        if not cache.groups:
-            return longest
-        longest = fitting_context(cache, memory, block_bytes, longest)
-    return longest
+    if not cache.groups:
+        return cache.defaults.max_model_len
+    usable = zip(checked_bytes(cache, available_bytes), cache.block_bytes, strict=True)
+    blocks = min(memory // block if block else 0 for memory, block in usable)
+    return fitting_context(cache, blocks, cache.defaults.max_model_len)
 
 
 def printed(cache: CacheLayout, num_blocks: int, max_model_len: int) -> CachePlan:

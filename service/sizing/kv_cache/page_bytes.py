@@ -1,0 +1,60 @@
+"""Bytes of caches on one tensor rank."""
+
+from service.sizing.engine import kv_dtypes
+from service.sizing.kv_cache.setting import Attended, head_size
+from service.sizing.model.shape import AttentionCache, CrossCache, IndexerCache, LatentCache, ModelShape, StateCache
+
+
+def heads_on_rank(kv_heads: int, tensor_parallel_size: int) -> int:
+    """KV heads of one tensor rank: each rank keeps at least one."""
+    return max(1, kv_heads // tensor_parallel_size)
+
+
+def state_bytes(cache: StateCache, tensor_parallel_size: int) -> int:
+    """The state of one sequence on a rank, in bytes.
+
+    Raises
+    ------
+    Indivisible
+        When its rows do not divide over the ranks.
+    """
+    return sum(
+        sum(units.per_rank(tensor_parallel_size) for units in tensor.rows) * tensor.columns * tensor.element_bytes
+        for tensor in cache.tensors
+    )
+
+
+def token_bytes(cache: Attended | IndexerCache, dtype: str, tensor_parallel_size: int = 1) -> int:
+    """Bytes one token adds to a cache on a rank: keys and values are split by heads, latents and indexer keys never."""
+    match cache:
+        case AttentionCache():
+            cell = kv_dtypes.attention_cell(dtype, cache.head_size, cache.value_head_size)
+            return heads_on_rank(cache.kv_heads, tensor_parallel_size) * cell
+        case CrossCache():
+            cell = kv_dtypes.attention_cell(dtype, cache.head_size, cache.head_size)
+            return heads_on_rank(cache.kv_heads, tensor_parallel_size) * cell
+        case LatentCache():
+            return kv_dtypes.latent_cell(dtype, head_size(cache))
+        case IndexerCache():
+            return kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes)
+
+
+def kv_bytes_per_token(model: ModelShape, dtype: str) -> int:
+    """What one more token adds to a long conversation over the whole model, unsharded, in bytes.
+
+    Full and latent attention and the keys of indexers add to it; windows, chunks, cross attention and states do not.
+
+    Parameters
+    ----------
+    dtype : str
+        As `--kv-cache-dtype` takes it; "auto" follows the checkpoint.
+    """
+    stored = kv_dtypes.checkpoint_dtype(model, dtype)
+    return sum(
+        count * token_bytes(cache, stored)
+        for layer, count in model.counted()
+        for cache in layer.caches
+        if isinstance(cache, IndexerCache)
+        or (isinstance(cache, LatentCache) and cache.window is None)
+        or (isinstance(cache, AttentionCache) and cache.window is None and cache.chunk is None)
+    )
