@@ -146,7 +146,8 @@ def moon_vit_tower(
 ) -> tuple[Module, ...]:
     """The 3-D MoonViT and its projector; held whole where the ranks do not divide its heads.
 
-    Norms, biases and the projector's shape follow the fields that Kimi K3 adds and K2.5 leaves out.
+    Norms, biases and the projector's shape follow the fields that Kimi K3 adds and K2.5 leaves out. A quantised tower
+    is not cast to the model's type, so that what it computes for time positions stays in float32.
     """
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
     width, patch = vision.integer("intermediate_size"), vision.integer("patch_size")
@@ -168,7 +169,14 @@ def moon_vit_tower(
             columns=3 * patch * patch + vision.flag("patch_embed_proj_bias", default=True),
         ),
         Tensor("patch_embed.pos_emb", TOWER, (Units(grid[0] * grid[1]),), columns=hidden),
-        Tensor("patch_embed.pos_emb.time_weight", TOWER, (Units(frames),), columns=hidden, buffer=True),
+        Tensor(
+            "patch_embed.pos_emb.time_weight",
+            TOWER,
+            (Units(frames),),
+            columns=hidden,
+            element_bytes=None if quantization.method is None else 4,
+            buffer=True,
+        ),
     ]
     for number in range(vision.layers("num_hidden_layers")):
         block = f"{path}.encoder.blocks.{number}"

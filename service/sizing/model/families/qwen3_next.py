@@ -217,7 +217,7 @@ def decoder(
         scales = (Tensor("layer_scale", TensorClass.NORM, (Units(hidden),), columns=2),) if scaled else ()
         return LayerShape((cache,), (*mixing, *mlp, *norms, *scales))
 
-    table = rotary_table(source, size)
+    table = rotary_table(source, size, section_factor=1)
     return assemble(
         source,
         build_layers(source, list(zip(kinds, sparse, strict=True)), layer),
