@@ -167,6 +167,13 @@ class StageWeights:
         return self.parameter_bytes + self.buffer_bytes
 
 
+def follows_tied_head(module: Module) -> bool:
+    """Whether the last stage holds a module of the first one too: the embedding, with learned positions beside it."""
+    if isinstance(module, Embedding):
+        return module.tensor_class is TensorClass.EMBEDDING
+    return module.tensor_class is TensorClass.POSITIONS
+
+
 def stage_modules(model: ModelShape, stage: int, stages: int) -> tuple[Module, ...]:
     """Modules outside the layers that a stage holds: embedding and towers first, final norm and head last."""
     modules = model.every_stage
@@ -175,9 +182,7 @@ def stage_modules(model: ModelShape, stage: int, stages: int) -> tuple[Module, .
     if stage == stages - 1:
         modules += model.last_stage
         if model.tied_head and stages > 1:
-            modules += tuple(
-                m for m in model.first_stage if isinstance(m, Embedding) and m.tensor_class is TensorClass.EMBEDDING
-            )
+            modules += tuple(m for m in model.first_stage if follows_tied_head(m))
     return modules
 
 

@@ -15,6 +15,7 @@ class TensorClass(StrEnum):
     """What a weight is for."""
 
     EMBEDDING = "embedding"
+    POSITIONS = "positions"
     HEAD = "head"
     ATTENTION = "attention"
     STATE = "state"

@@ -23,7 +23,7 @@ def rotary_table(
     positions: int = 8192,
     position_fields: tuple[str, ...] = ("max_position_embeddings",),
     deepseek: bool = False,
-    section_factor: int = 4,
+    section_factor: int = 1,
 ) -> RopeTable | None:
     """The table of sines and cosines for heads of `head_size`; None for a scaling whose table is not known.
 
@@ -38,7 +38,7 @@ def rotary_table(
     deepseek : bool
         Whether the model class reads every scaling as the DeepSeek kind of YaRN.
     section_factor : int
-        Positions that the table of a multimodal rope covers for each position of the context.
+        Positions that the table of a multimodal rope covers for each position of the context (4 in most classes).
     """
     positions = source.text.integer(*position_fields, default=positions)
     rope = source.rope()

@@ -241,7 +241,7 @@ def ernie(source: Source) -> Mixture:
         active=text.integer("moe_k", "num_experts_per_tok", default=6),
         width=width,
         router_bytes=FLOAT32_BYTES,
-        correction=blocks.routing_bias(count),
+        correction=replace(blocks.routing_bias(count), counted=True),
         shared_width=width * text.integer("moe_num_shared_experts", default=0, minimum=0),
     )
 
