@@ -45,7 +45,8 @@ def _group(config: Fields, *spellings: str) -> int | None:
     """Inputs of a group; -1, one scale an output, reads as None."""
     size = config.integer(*spellings, minimum=-1)
     if size == 0:
-        raise InvalidConfig(config.named(spellings[0]), f"{config.named(spellings[0])} must be -1 or positive, not 0")
+        field = config.named(config.raw(*spellings)[0])
+        raise InvalidConfig(field, f"{field} must be -1 or positive, not 0")
     return None if size == -1 else size
 
 
