@@ -14,6 +14,9 @@ from litestar.handlers import HTTPRouteHandler
 Schema = Any
 """A JSON schema or another part of the contract: nested objects and lists."""
 
+NOTHING: dict[str, Any] = {}
+NONE: list[Any] = []
+
 DEEPEST = 6
 """Levels of nested objects shown: the contract has fewer, and a loop would have no end."""
 
@@ -58,16 +61,16 @@ def sections(contract: Schema) -> dict[str, list[Section]]:
     found: dict[str, list[Section]] = {}
     for path, item in contract["paths"].items():
         for method, operation in item.items():
-            found.setdefault(operation["tags"][0], []).append(_section(contract, method.upper(), path, operation))
+            found.setdefault(operation["tags"][0], NONE).append(_section(contract, method.upper(), path, operation))
     return {tag["name"]: found[tag["name"]] for tag in contract["tags"]}
 
 
 def _section(contract: Schema, method: str, path: str, operation: Schema) -> Section:
-    body = operation.get("requestBody", {}).get("content", {})
-    media_type, content = next(iter(body.items()), ("", {}))
+    body = operation.get("requestBody", NOTHING).get("content", NOTHING)
+    media_type, content = next(iter(body.items()), ("", NOTHING))
     responses = operation["responses"]
     answered = next((code for code in responses if code.startswith("2")), "200")
-    answer = next(iter(responses[answered].get("content", {}).values()), {}).get("schema", {})
+    answer = next(iter(responses[answered].get("content", NOTHING).values()), NOTHING).get("schema", NOTHING)
     return Section(
         id=operation["operationId"],
         method=method,
@@ -76,15 +79,15 @@ def _section(contract: Schema, method: str, path: str, operation: Schema) -> Sec
         description=operation["description"],
         parameters=tuple(
             _row(contract, 0, each["name"], {**each["schema"], "description": each["description"]}, each["required"])
-            for each in operation.get("parameters", [])
+            for each in operation.get("parameters", NONE)
         ),
-        body=tuple(_rows(contract, content.get("schema", {}), 0)),
+        body=tuple(_rows(contract, content.get("schema", NOTHING), 0)),
         body_media_type=media_type,
         answer=tuple(_rows(contract, answer, 0)),
         problems=tuple((code, each["description"]) for code, each in responses.items() if code >= "400"),
         examples=tuple(
             (example["summary"], json.dumps(example["value"], indent=2, ensure_ascii=False))
-            for example in content.get("examples", {}).values()
+            for example in content.get("examples", NOTHING).values()
         ),
         locked="security" in operation,
     )
@@ -99,8 +102,8 @@ def _resolve(contract: Schema, schema: Schema) -> Schema:
 def _rows(contract: Schema, schema: Schema, depth: int) -> Iterator[FieldRow]:
     """Fields of an object schema, nested ones after their parent."""
     resolved = _resolve(contract, schema)
-    required = resolved.get("required", [])
-    for name, field in resolved.get("properties", {}).items():
+    required = resolved.get("required", NONE)
+    for name, field in resolved.get("properties", NOTHING).items():
         yield _row(contract, depth, name, field, name in required)
         if depth < DEEPEST:
             for nested in _objects(contract, field):
@@ -112,7 +115,7 @@ def _objects(contract: Schema, schema: Schema) -> Iterator[Schema]:
     resolved = _resolve(contract, schema)
     if "properties" in resolved:
         yield resolved
-    for alternative in (*resolved.get("anyOf", ()), *resolved.get("oneOf", ())):
+    for alternative in (*resolved.get("anyOf", NONE), *resolved.get("oneOf", NONE)):
         yield from _objects(contract, alternative)
     for inner in (resolved.get("items"), resolved.get("additionalProperties")):
         if isinstance(inner, Mapping):
@@ -121,7 +124,7 @@ def _objects(contract: Schema, schema: Schema) -> Iterator[Schema]:
 
 def _row(contract: Schema, depth: int, name: str, schema: Schema, required: bool) -> FieldRow:
     resolved = _resolve(contract, schema)
-    examples = schema.get("examples") or resolved.get("examples") or []
+    examples = schema.get("examples") or resolved.get("examples") or NONE
     return FieldRow(
         depth=depth,
         name=name,
@@ -139,11 +142,11 @@ def _kind(contract: Schema, schema: Schema) -> str:
         return " | ".join(json.dumps(value) for value in resolved["enum"])
     if "const" in resolved:
         return json.dumps(resolved["const"])
-    alternatives = [*resolved.get("anyOf", ()), *resolved.get("oneOf", ())]
+    alternatives = [*resolved.get("anyOf", NONE), *resolved.get("oneOf", NONE)]
     if alternatives:
         return " or ".join(dict.fromkeys(_kind(contract, each) for each in alternatives))
     if resolved.get("type") == "array":
-        return f"list of {_kind(contract, resolved.get('items', {}))}"
+        return f"list of {_kind(contract, resolved.get('items', NOTHING))}"
     return str(resolved.get("type", "any"))
 
 
@@ -162,7 +165,7 @@ def _limits(schema: Schema) -> str:
         if key in schema
     ]
     if not found:
-        return next((limits for each in schema.get("anyOf", ()) if (limits := _limits(each))), "")
+        return next((limits for each in schema.get("anyOf", NONE) if (limits := _limits(each))), "")
     return ", ".join(found)
 
 
