@@ -1,10 +1,11 @@
 """The API page: every operation, field and example of the contract, with a form to try them; it needs no network."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,8 +15,8 @@ from litestar.handlers import HTTPRouteHandler
 Schema = Any
 """A JSON schema or another part of the contract: nested objects and lists."""
 
-NOTHING: dict[str, Any] = {}
-NONE: list[Any] = []
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+NONE: Sequence[Any] = ()
 
 DEEPEST = 6
 """Levels of nested objects shown: the contract has fewer, and a loop would have no end."""
@@ -58,11 +59,11 @@ class Section:
 
 def sections(contract: Schema) -> dict[str, list[Section]]:
     """The operations of a contract, by tag."""
-    found: dict[str, list[Section]] = {}
+    found: dict[str, list[Section]] = {tag["name"]: [] for tag in contract["tags"]}
     for path, item in contract["paths"].items():
         for method, operation in item.items():
-            found.setdefault(operation["tags"][0], NONE).append(_section(contract, method.upper(), path, operation))
-    return {tag["name"]: found[tag["name"]] for tag in contract["tags"]}
+            found[operation["tags"][0]].append(_section(contract, method.upper(), path, operation))
+    return found
 
 
 def _section(contract: Schema, method: str, path: str, operation: Schema) -> Section:
