@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from service.catalogue.importers import gpu_names
+from service.catalogue.importers.gpu_match import Match, NotCatalogued, match_gpu
 from service.catalogue.importers.gpuhunt import read_gpuhunt
 from service.catalogue.importers.outcome import Quarantined, Skipped, Tally, WrongFormat
 from service.catalogue.importers.own import read_price_csv, read_price_json
@@ -187,6 +189,42 @@ class TestSkyPilot:
         """images.csv of the same catalogue is no vms.csv."""
         with pytest.raises(WrongFormat, match="missing column InstanceType, AcceleratorName"):
             list(read_skypilot(["Tag,Region,OS,ImageId\n"], DAY, "s", provider="aws"))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("RTX-6000-Ada", "rtx-6000-ada"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("H100_SXM5", "h100-sxm"),
+        ("H100_PCIE_BAREMETAL", "h100-pcie"),
+        ("L40S_PCIE", "l40s"),
+        ("B200_SXM6", "b200-sxm"),
+        ("H200_SXM", "h200-sxm"),
+        ("H200-NVL", "h200-nvl"),
+        ("A100-80GB-SXM", "a100-sxm4-80gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("L40S_SXM5", "unknown"),
+        ("H100-MEGA", "h100-sxm"),
+        ("RTX6000", "not catalogued"),
+        ("RTX4090D", "not catalogued"),
+        ("tpu-v6e-8", "not catalogued"),
+        ("Gaudi HL-205", "not catalogued"),
+        ("H1000", "unknown"),
+        ("L400", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_names_of_cards(name: str, found: str) -> None:
+    """Spellings of one card are one card; a name that only looks like one is none."""
+    verdict = match_gpu(gpu_names.SKYPILOT, name, provider="somebody")
+    match verdict:
+        case Match():
+            assert verdict.gpu == found
+        case NotCatalogued():
+            assert found == "not catalogued"
+        case _:
+            assert found == "unknown"
 
 
 class TestGpuhunt:

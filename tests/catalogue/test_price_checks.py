@@ -14,6 +14,7 @@ from service.catalogue.records.price import (
     PriceKind,
     check_hosted_price,
     check_price,
+    hosted_model_key,
     money,
     typical_per_gpu_hour,
 )
@@ -101,3 +102,10 @@ def test_money_is_rounded_to_a_millionth(amount: Decimal) -> None:
     assert abs(rounded - amount) <= Decimal("0.0000005")
     assert "E" not in str(rounded)
     assert "." not in str(rounded) or not str(rounded).endswith("0")
+
+
+def test_ids_of_one_model_share_a_key_and_variants_do_not() -> None:
+    """Owner and punctuation do not matter; a suffix does."""
+    keys = {hosted_model_key(i) for i in ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b-instruct")}
+    assert keys == {"llama3370binstruct"}
+    assert hosted_model_key("meta-llama/Llama-3.3-70B-Instruct-Turbo") not in keys

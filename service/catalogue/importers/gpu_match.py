@@ -89,7 +89,7 @@ def match_gpu(
         Whether `memory` far below the card's means a share of it is sold (else it is a contradiction).
     """
     key = gpu_names.key(name)
-    candidates = table.get(key) or gpu_names.COMMON.get(key)
+    candidates = table.get(key) or gpu_names.COMMON.get(key) or _without_form(table, key)
     if candidates is None:
         return NotCatalogued() if gpu_names.NOT_CATALOGUED.fullmatch(key) else Unknown()
     pinned = _pinned(provider, key, instance_type)
@@ -121,6 +121,22 @@ def match_gpu(
             return _match(candidates, shares.pop())
         candidates = fitting
     return _match(candidates, None)
+
+
+_FORM_AT_END = re.compile(r"(?P<name>.+?)(?P<form>sxm|pcie)[0-9]?")
+
+
+def _without_form(table: Mapping[str, tuple[str, ...]], key: str) -> tuple[str, ...] | None:
+    """Cards of a name that is known without the form factor it ends in ("L40S_PCIE")."""
+    parts = _FORM_AT_END.fullmatch(key)
+    if parts is None:
+        return None
+    known = table.get(parts["name"]) or gpu_names.COMMON.get(parts["name"], ())
+    return tuple(slug for slug in known if _form(slug) == parts["form"]) or None
+
+
+def _form(slug: str) -> str:
+    return gpu_names.FORM_FACTOR.get(slug, "sxm" if slug.endswith("-sxm") else "pcie")
 
 
 def _match(candidates: tuple[str, ...], fraction: Decimal | None) -> Match:

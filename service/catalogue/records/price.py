@@ -161,6 +161,15 @@ class HostedPrice:
     note: str = ""
 
 
+def hosted_model_key(model: str) -> str:
+    """What two providers' ids of one model have in common: letters and digits after the last slash.
+
+    "meta-llama/Llama-3.3-70B-Instruct" and "Llama-3.3-70B-Instruct" are one; a provider's own variant ("-Turbo") and
+    an id spelt by other rules ("meta.llama3-3-70b-instruct-v1:0") are not taken for it.
+    """
+    return re.sub(r"[^a-z0-9]", "", model.rpartition("/")[2].casefold())
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Why a record is kept out of the catalogue until somebody has looked at it."""
