@@ -4,7 +4,7 @@ Reads the logs of vLLM 0.6 to 0.33, of either engine, from one process or many, 
 what the log does not say is named as missing.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from service.catalogue.importers.startup_log.conditions import Conditions
 from service.catalogue.importers.startup_log.contradictions import contradictions_in
@@ -119,7 +119,7 @@ def _assembled(startup: Startup, read: Conditions, startups: int) -> StartupLog:
         enable_lora=read.flag("enable_lora"),
         cpu_offload_gib=read.offload_gib(),
         other_arguments=read.others(),
-        defaults=(),
+        defaults=read.defaults(),
         weights_gib=read.sizes("weights_gib", "summary_weights_gib", "profile_weights_gib"),
         available_kv_gib=read.sizes("available_kv_gib"),
         kv_tokens=read.counts("kv_tokens"),
@@ -140,14 +140,13 @@ def _assembled(startup: Startup, read: Conditions, startups: int) -> StartupLog:
         contradictions=(),
         notes=(),
     )
-    defaults = read.defaults(each.name for each in fields(log) if getattr(log, each.name) is not None)
-    return replace(log, defaults=defaults, missing=_missing(log, defaults))
+    return replace(log, missing=_missing(log))
 
 
-def _missing(log: StartupLog, defaults: tuple[str, ...]) -> tuple[str, ...]:
+def _missing(log: StartupLog) -> tuple[str, ...]:
     needed = [*_NEEDED, "gpu_blocks" if log.engine and log.engine.value is Engine.V0 else "kv_tokens"]
-    given = {"gpu_memory_utilization"} if log.kv_cache_memory_bytes else set[str]()
-    return tuple(name for name in needed if getattr(log, name) is None and name not in defaults and name not in given)
+    settled = {*log.defaults, *(["gpu_memory_utilization"] if log.kv_cache_memory_bytes else [])}
+    return tuple(name for name in needed if getattr(log, name) is None and name not in settled)
 
 
 def _outcome(startup: Startup) -> Outcome:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from service.catalogue.importers.startup_log.dumps import (
     Dump,
-    DumpKind,
     Printed,
     as_bool,
     as_float,
@@ -50,20 +49,19 @@ class Conditions:
 
     def text(self, config: str, argument: str = "") -> Reading[str] | None:
         """A condition that is a word, from the engine's configuration, else from the arguments."""
-        return next(self._printed(config, argument or config, as_text), None)
+        return _first(self._printed(config, argument or config, as_text))
 
     def raw(self, name: str) -> Reading[str] | None:
         """A condition of any shape as printed, "none" where it says None."""
-        return next(self._printed(name, name, _as_printed), None)
+        return _first(self._printed(name, name, _as_printed))
 
     def number(self, config: str, argument: str = "") -> Reading[int] | None:
         """A condition that is a whole number from 1."""
-        found = (each for each in self._printed(config, argument or config, as_int) if each.value > 0)
-        return next(found, None)
+        return _first([each for each in self._printed(config, argument or config, as_int) if each.value > 0])
 
     def flag(self, config: str, argument: str = "") -> Reading[bool] | None:
         """A condition that is true or false."""
-        return next(self._printed(config, argument or config, as_bool), None)
+        return _first(self._printed(config, argument or config, as_bool))
 
     def line(self, name: str) -> Reading[int] | None:
         """A condition that a line of its own states; the last such line."""
@@ -73,20 +71,18 @@ class Conditions:
     def utilization(self) -> Reading[float] | None:
         """`gpu_memory_utilization` as some line states it, else as given, else as V0 rounds it."""
         stated = self.sizes("gpu_memory_utilization")
-        given = next(self._printed("", "gpu_memory_utilization", as_float), None)
+        given = _first(self._given("gpu_memory_utilization", as_float))
         rounded = self.sizes("profile_utilization")
         return (stated.each[0] if stated else None) or given or (rounded.each[0] if rounded else None)
 
     def offload_gib(self) -> Reading[float] | None:
         """`cpu_offload_gb`, as given."""
-        return next(self._printed("", "cpu_offload_gb", as_float), None)
+        return _first(self._given("cpu_offload_gb", as_float))
 
     def model(self) -> Reading[str] | None:
         """The model, from the engine's configuration, the arguments, or the banner."""
-        named = self.text("model") or next(self._printed("", "model_tag", as_text), None)
-        if named is not None and named.value != "none":
-            return named
-        return self._startup.models[0] if self._startup.models else None
+        named = [*self._configured("model", as_text), *self._models_given(), *self._startup.models]
+        return named[0] if named else None
 
     def max_model_len(self) -> Reading[int] | None:
         """The length the engine settled on."""
@@ -133,25 +129,22 @@ class Conditions:
 
     def _figures(self, name: str, convert: Callable[[str], N]) -> Readings[N] | None:
         """Every value of a figure; one that the same process repeats counts once."""
-        seen: dict[tuple[str, N], Reading[N]] = {}
+        seen: dict[tuple[str | int, N], Reading[N]] = {}
         for found, message in self._startup.figures:
             if found.name == name:
                 value = convert(found.digits)
                 line = message.line_at(message.in_text(found.start))
                 reading = Reading(value, line, message.process, message.around(found.start))
-                key = (message.process or f"line {line}", value)
+                key = (message.process or id(message), value)
                 seen.setdefault(key, reading)
         return Readings(tuple(seen.values())) if seen else None
 
-    def defaults(self, known: Iterable[str]) -> tuple[str, ...]:
-        """The conditions left at vLLM's default: not known otherwise, and not among whole printed arguments."""
-        names = [name for name in _ARGUMENTS if name not in set(known)]
+    def defaults(self) -> tuple[str, ...]:
+        """The conditions left at vLLM's default: whole printed arguments do not name them, or name None."""
         for dump in self._arguments:
-            if dump.kind is DumpKind.NON_DEFAULT and dump.whole:
-                return tuple(name for name in names if _RENAMED.get(name, name) not in dump.values)
-            if dump.kind is DumpKind.NAMESPACE:
-                at_default = {name for name, printed in dump.values.items() if printed.raw == "None"}
-                return tuple(name for name in names if _RENAMED.get(name, name) in at_default)
+            if dump.whole:
+                given = {name for name, printed in dump.values.items() if printed.raw != "None"}
+                return tuple(name for name in _ARGUMENTS if _RENAMED.get(name, name) not in given)
         return ()
 
     def others(self) -> tuple[tuple[str, str], ...]:
@@ -172,26 +165,43 @@ class Conditions:
             stated = self.line("max_model_len")
             yield from _differing("max_model_len", [*lengths, *([stated] if stated else [])])
         stated = self.sizes("gpu_memory_utilization")
-        given = list(self._printed("", "gpu_memory_utilization", as_float))
+        given = self._given("gpu_memory_utilization", as_float)
         yield from _differing("gpu_memory_utilization", [*given, *(stated.each if stated else ())])
         batched = self.counts("max_num_batched_tokens")
-        given_tokens = list(self._printed("", "max_num_batched_tokens", as_int))
+        given_tokens = self._given("max_num_batched_tokens", as_int)
         yield from _differing("max_num_batched_tokens", [*given_tokens, *(batched.each if batched else ())])
         yield from _differing("version", self.versions())
-        models = [each for each in self._printed("model", "model", as_text) if _is_hub_name(each.value)]
-        yield from _differing("model", [_folded(each) for each in models])
+        models = [*self._configured("model", as_text), *self._models_given()]
+        yield from _differing("model", [_folded(each) for each in models if _is_hub_name(each.value)])
         yield from _differing("GPU", self._startup.gpu_names)
         eager = self.flag("enforce_eager")
-        if eager and not eager.value and any(each.value for each in self._printed("", "enforce_eager", as_bool)):
+        if eager and not eager.value and any(each.value for each in self._given("enforce_eager", as_bool)):
             yield f"enforce_eager was given, yet the engine's configuration (line {eager.line}) says False"
 
-    def _printed(self, config: str, argument: str, convert: Callable[[str], T | None]) -> Iterator[Reading[T]]:
-        for name, dumps in ((config, self._configs), (argument, self._arguments)):
-            for dump in dumps:
-                printed = dump.values.get(name)
-                value = convert(printed.raw) if printed else None
-                if printed is not None and value is not None and not (dumps is self._arguments and value == "none"):
-                    yield _reading(dump, name, printed, value)
+    def _models_given(self) -> Iterator[Reading[str]]:
+        """The model each dump of arguments names; the positional one wins over the option, which has a default."""
+        for dump in self._arguments:
+            yield from list(_values((dump,), "model_tag", as_text) or _values((dump,), "model", as_text))[:1]
+
+    def _configured(self, name: str, convert: Callable[[str], T | None]) -> list[Reading[T]]:
+        return _values(self._configs, name, convert)
+
+    def _given(self, name: str, convert: Callable[[str], T | None]) -> list[Reading[T]]:
+        """What the arguments say; None there means the default, which is silence."""
+        return [reading for reading in _values(self._arguments, name, convert) if reading.value != "none"]
+
+    def _printed(self, config: str, argument: str, convert: Callable[[str], T | None]) -> list[Reading[T]]:
+        return [*self._configured(config, convert), *self._given(argument, convert)]
+
+
+def _values(dumps: Iterable[Dump], name: str, convert: Callable[[str], T | None]) -> list[Reading[T]]:
+    readings: list[Reading[T]] = []
+    for dump in dumps:
+        printed = dump.values.get(name)
+        value = convert(printed.raw) if printed else None
+        if printed is not None and value is not None:
+            readings.append(_reading(dump, name, printed, value))
+    return readings
 
 
 def int_of(digits: str) -> int:
@@ -206,6 +216,10 @@ def _as_printed(raw: str) -> str:
 def _reading(dump: Dump, name: str, printed: Printed, value: T) -> Reading[T]:
     message = dump.message
     return Reading(value, message.line_at(printed.start), message.process, f"{name}={printed.raw[:200]}")
+
+
+def _first(readings: list[Reading[T]]) -> Reading[T] | None:
+    return readings[0] if readings else None
 
 
 def _differing(name: str, readings: Iterable[Reading[T]]) -> Iterator[str]:

@@ -21,8 +21,8 @@ _INITIALIZING = re.compile(
 _MARK = re.compile(r"\\.|['\"(\[{)\]},]", re.DOTALL)
 _OPEN, _CLOSE = "([{", ")]}"
 
-_LONG = 400
-"""Values longer than this (compilation settings) are of no use here; a line break in one costs nothing."""
+_UNREADABLE = "\u2026"
+"""Stands for a value that is there, but broken where no wrap falls."""
 
 
 class DumpKind(Enum):
@@ -50,7 +50,7 @@ class Dump:
     kind : DumpKind
         Which dump.
     values : dict of str to Printed
-        What it names. A value cut off, elided, or broken where no wrap falls is left out.
+        What it names; a part that is cut off or elided is left out.
     whole : bool
         Whether nothing is left out, so that a name that is absent was absent.
     message : Message
@@ -130,12 +130,9 @@ def _dump(message: Message, kind: DumpKind, at: int, closing: str | None) -> Dum
         if pair is None:
             whole = whole and not message.text[start:end].strip()
             continue
-        raw = message.text[pair.end() : end]
-        name = pair["quoted"] or pair["bare"]
-        if not message.intact(pair.end(), end):
-            whole = whole and len(raw) > _LONG
-            continue
-        values.setdefault(name, Printed(raw.strip(), pair.end()))
+        intact = message.intact(pair.end(), end)
+        raw = message.text[pair.end() : end].strip() if intact else _UNREADABLE
+        values.setdefault(pair["quoted"] or pair["bare"], Printed(raw, pair.end()))
     return Dump(kind, values, whole, message)
 
 

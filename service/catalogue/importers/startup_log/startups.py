@@ -105,10 +105,8 @@ def _take(startup: Startup, message: Message) -> None:
     startup.last_line = message.line
     if holds_arguments(message):
         startup.arguments.append(message)
-        return
     if introduces_engine(message):
         startup.engines.append(message)
-        return
     version = _server_version(message)
     if version is not None:
         startup.versions.append(version)

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 MAX_MESSAGE_CHARS = 262_144
 """A message longer than this is cut: vLLM's longest (its configuration) takes some 10,000 characters."""
@@ -234,9 +235,11 @@ def _lines(text: str, first_words: tuple[str, ...]) -> Iterator[_Line]:
         for part in [part for part in _out_of_json(raw).split("\r") if part] or [""]:
             width = len(part.rstrip())
             clean = _ANSI.sub("", part) if "[" in part else part
-            for piece in _pieces(clean.replace("\xa0", " ").replace("\t", " ")):
+            pieces = _pieces(clean.replace("\xa0", " ").replace("\t", " "))
+            for piece in pieces:
                 bare = piece[_quote_end(piece) :].rstrip(" |│┃\\")
-                yield _Line(number, bare, width, _starts(bare, before, first_words), number < last)
+                ended = number < last or piece is not pieces[-1]
+                yield _Line(number, bare, width, _starts(bare, before, first_words), ended)
                 before = bare
 
 
@@ -270,17 +273,15 @@ def _out_of_json(line: str) -> str:
     return line
 
 
-def _pieces(line: str) -> Iterator[str]:
+def _pieces(line: str) -> list[str]:
     """A line cut before each further message that was run together with it."""
     if len(line) < 80 or sum(map(line.count, _LEVELS)) < 2:
-        yield line
-        return
-    begin = 0
+        return [line]
+    cuts = [0]
     for match in _HEADER.finditer(line):
-        if match.start() > begin + 40:
-            yield line[begin : match.start()]
-            begin = match.start()
-    yield line[begin:]
+        if match.start() > cuts[-1] + 40:
+            cuts.append(match.start())
+    return [line[begin:end] for begin, end in pairwise([*cuts, len(line)])]
 
 
 def _joined(lines: list[_Line], begin: int, end: int, widths: list[int]) -> Message:
