@@ -27,13 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        if name == wanted:
-            importlib.import_module(_module(name)).configure(command)
-    parsed = parser.parse_args(arguments)
     try:
-        return importlib.import_module(_module(parsed.command)).run(parsed, Settings.from_environment())
+        settings = Settings.from_environment()
+        for name, summary in COMMANDS.items():
+            command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+            if name == wanted:
+                importlib.import_module(_module(name)).configure(command)
+        parsed = parser.parse_args(arguments)
+        return importlib.import_module(_module(parsed.command)).run(parsed, settings)
     except StartupError as error:
         print(f"shardwise: {error}", file=sys.stderr)
         return 1

@@ -8,13 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 
 from service.settings import Settings
 from service.storage import embedded, migrations, seed
-from service.storage.engine import create_engine, libpq_url
+from service.storage.engine import create_engine
+from service.storage.url import libpq_url
+
+# The same examples every time: whoever wants others says `--hypothesis-seed=random --hypothesis-profile=default`.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
 
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "60"}
 
@@ -45,7 +52,8 @@ class Databases:
         """A new database, copied from another one that nobody is connected to."""
         name = f"shardwise_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self._server_url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+            create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         self._made.append(name)
         url = sa.make_url(self._server_url).set(database=name)
         return Settings(database_url=url.render_as_string(hide_password=False))
@@ -54,7 +62,7 @@ class Databases:
         """Drop every database made here, whoever still uses it."""
         with psycopg.connect(self._server_url, autocommit=True) as connection:
             for name in self._made:
-                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+                connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")

@@ -1,56 +1,15 @@
 """Connections to Postgres."""
 
-import psycopg
 import sqlalchemy as sa
-from psycopg.conninfo import conninfo_to_dict
 
-from service.settings import Settings, StartupError
+from service.settings import Settings
+from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
 
-CONNECT_TIMEOUT_S = 5
 POOL_SIZE = 5
 POOL_OVERFLOW = 5
 POOL_WAIT_S = 5
 POOL_RECYCLE_S = 1800
 STATEMENT_TIMEOUT_MS = 15_000
-SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-EXAMPLE = "postgresql://user:password@host:5432/database"
-
-
-def libpq_url(database_url: str) -> str:
-    """The URL as libpq takes it.
-
-    Raises
-    ------
-    StartupError
-        It is not a Postgres URL. The message does not repeat it, for it may hold a password.
-    """
-    scheme, separator, rest = database_url.partition("://")
-    if separator and scheme in SCHEMES:
-        url = f"postgresql://{rest}"
-        try:
-            conninfo_to_dict(url)
-        except psycopg.Error:
-            pass
-        else:
-            return url
-    raise StartupError(f"DATABASE_URL is not a Postgres URL; it takes the form {EXAMPLE}.")
-
-
-def check_reachable(database_url: str) -> None:
-    """Connect once.
-
-    Raises
-    ------
-    StartupError
-        The URL is malformed, or the server is not there, refuses the password or lacks the database.
-    """
-    url = libpq_url(database_url)
-    try:
-        psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S).close()
-    except psycopg.Error as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[-1] if lines else "no reason given"
-        raise StartupError(f"The database named by DATABASE_URL cannot be used: {reason}") from None
 
 
 def create_engine(settings: Settings, *, pooled: bool = True) -> sa.Engine:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from service.storage.catalogue import CHANNEL
-from service.storage.engine import CONNECT_TIMEOUT_S, libpq_url
+from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
 
 RECHECK_S = 30.0
 FIRST_PAUSE_S = 0.5

@@ -1,12 +1,16 @@
 """Bringing the database's schema up to date."""
 
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import psycopg
-import sqlalchemy as sa
 
 from service.settings import CHECKOUT, StartupError
-from service.storage.engine import CONNECT_TIMEOUT_S, libpq_url
+from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+    from alembic.config import Config
 
 DIRECTORY = CHECKOUT / "migrations"
 
@@ -30,7 +34,7 @@ def is_current(database_url: str) -> bool:
         return applied(connection) == head()
 
 
-def _config(connection: sa.Connection | None = None, output: StringIO | None = None):  # noqa: ANN202
+def _config(connection: "sa.Connection | None" = None, output: StringIO | None = None) -> "Config":
     from alembic.config import Config
 
     config = Config(output_buffer=output, stdout=StringIO())
@@ -39,7 +43,7 @@ def _config(connection: sa.Connection | None = None, output: StringIO | None = N
     return config
 
 
-def upgrade(connection: sa.Connection, target: str = "head") -> None:
+def upgrade(connection: "sa.Connection", target: str = "head") -> None:
     """Run every migration up to `target`.
 
     Raises
@@ -60,14 +64,14 @@ def upgrade(connection: sa.Connection, target: str = "head") -> None:
         ) from None
 
 
-def downgrade(connection: sa.Connection, target: str) -> None:
+def downgrade(connection: "sa.Connection", target: str) -> None:
     """Undo migrations down to `target` ("base": all of them)."""
     from alembic import command
 
     command.downgrade(_config(connection), target)
 
 
-def check(connection: sa.Connection) -> None:
+def check(connection: "sa.Connection") -> None:
     """Compare the tables in code with the database's.
 
     Raises

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from service.settings import Settings
-from service.storage import embedded, migrations, seed
-from service.storage.engine import check_reachable
+from service.storage import embedded
+from service.storage.url import check_reachable
 
 
 @contextmanager
@@ -28,6 +28,8 @@ def database(settings: Settings) -> Generator[Settings]:
 
 def migrate(settings: Settings) -> bool:
     """Bring the schema up to date; whether anything was to be done."""
+    from service.storage import migrations
+
     if settings.database_url is None or migrations.is_current(settings.database_url):
         return False
     from service.storage.engine import create_engine
@@ -39,6 +41,8 @@ def migrate(settings: Settings) -> bool:
 
 def fill(settings: Settings) -> bool:
     """Put the shipped catalogue into the database; whether anything was to be done."""
+    from service.storage import seed
+
     if settings.database_url is None or seed.is_seeded(settings.database_url):
         return False
     from service.storage.engine import create_engine

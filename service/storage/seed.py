@@ -5,14 +5,15 @@ import json
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-import sqlalchemy as sa
 
-from service.catalogue.records.source import SourceRecord
 from service.settings import CHECKOUT
-from service.storage.engine import CONNECT_TIMEOUT_S, libpq_url
+from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 DATA = CHECKOUT / "service" / "catalogue" / "data"
 AUTHOR = "seed"
@@ -41,6 +42,7 @@ def is_seeded(database_url: str) -> bool:
 
 def shipped() -> Iterator[object]:
     """The shipped files' records."""
+    from service.catalogue.records.source import SourceRecord
     from service.storage import catalogue
 
     gpus = json.loads((DATA / "gpus.json").read_text())
@@ -55,7 +57,7 @@ def shipped() -> Iterator[object]:
         yield catalogue.model_from_row(defaults | row | {"as_of": date.fromisoformat(row["as_of"])})
 
 
-def seed(connection: sa.Connection) -> int:
+def seed(connection: "sa.Connection") -> int:
     """Publish the shipped catalogue, in the caller's transaction, unless these files were seeded before.
 
     So a record that somebody replaced since stays replaced.

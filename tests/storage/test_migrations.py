@@ -11,9 +11,10 @@ from sqlalchemy.exc import OperationalError
 from service.settings import Settings, StartupError
 from service.storage import migrations
 from service.storage.catalogue import load_snapshot
-from service.storage.engine import create_engine, libpq_url
+from service.storage.engine import create_engine
 from service.storage.seed import seed
 from service.storage.tables import metadata
+from service.storage.url import libpq_url
 from tests.conftest import Databases
 
 SCHEMA = """
