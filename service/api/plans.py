@@ -22,6 +22,7 @@ from service.api.contract import (
 from service.api.operation import Operation
 from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
+from service.catalogue.records.model import read_at
 from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing import plan
 from service.sizing.answer import Answer
@@ -29,7 +30,7 @@ from service.sizing.engine.options import EngineOptions
 from service.sizing.errors import InvalidConfig, NotUnderstood, SizingError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
-from service.sizing.model.reader import read_model
+from service.sizing.model.quantization import AlreadyQuantised
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB
 from service.sizing.question import Assumptions, Machine, Objectives, Question, Workload
@@ -198,10 +199,13 @@ def shape_of(asked: PlanRequest, snapshot: Snapshot) -> ModelShape:
     """
     try:
         if isinstance(asked.model, InlineModel):
-            return read_model(asked.model.name, asked.model.config, asked.model.hf_quant_config)
-        return snapshot.model(asked.model).shape
+            given = asked.model
+            return read_at(given.name, given.config, given.hf_quant_config, asked.precision)
+        return snapshot.model(asked.model).shape_at(asked.precision)
     except UnknownName as error:
         raise unknown("model", error.name, error.nearest, "model") from None
+    except AlreadyQuantised as error:
+        raise conflict("already_quantised", "Already quantised", str(error), ("precision",)) from None
     except SizingError as error:
         raise model_problem(error) from None
 

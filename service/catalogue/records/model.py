@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from service.sizing.errors import SizingError
+from service.sizing.model.quantization import requantise
 from service.sizing.model.reader import READER_VERSION, read_model
 from service.sizing.model.shape import ModelShape
 
@@ -25,6 +26,22 @@ def canonical_json(value: object) -> str:
 def config_sha256(config: Mapping[str, Any]) -> str:
     """SHA-256 of a configuration's canonical JSON, hexadecimal."""
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()
+
+
+def read_at(
+    name: str, config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None, precision: str
+) -> ModelShape:
+    """A model's structure after its weights are quantised to `precision`; "checkpoint" leaves them as published.
+
+    Raises
+    ------
+    AlreadyQuantised
+        The checkpoint is quantised, and another precision is asked for.
+    SizingError
+        The configuration is invalid or not understood.
+    """
+    quantised = requantise(config, precision, hf_quant_config)
+    return read_model(name, quantised, hf_quant_config if precision == "checkpoint" else None)
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,18 @@ class ModelRecord:
             return read_model(self.name, self.config, self.hf_quant_config)
         except SizingError as refusal:
             return refusal
+
+    @cached_property
+    def _shapes(self) -> dict[str, ModelShape]:
+        return {}
+
+    def shape_at(self, precision: str) -> ModelShape:
+        """The model's structure at a precision; see `read_at`."""
+        if precision == "checkpoint":
+            return self.shape
+        if precision not in self._shapes:
+            self._shapes[precision] = read_at(self.name, self.config, self.hf_quant_config, precision)
+        return self._shapes[precision]
 
     @property
     def shape(self) -> ModelShape:
