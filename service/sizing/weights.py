@@ -31,7 +31,7 @@ def parameters(module: Module) -> int:
         case Experts():
             return module.count * expert_parameters(module)
         case Embedding():
-            return module.vocabulary * (module.hidden + module.bias)
+            return module.vocabulary * (module.hidden + module.bias) if module.counted else 0
         case Tensor():
             counted = module.counted and not module.buffer
             return sum(units.total for units in module.rows) * module.columns if counted else 0

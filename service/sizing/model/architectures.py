@@ -1,5 +1,7 @@
 """What the engine's registry says of whole architectures."""
 
+from collections.abc import Mapping
+
 WITHOUT_PIPELINE = frozenset(
     {
         "AliceAIForCausalLM",
@@ -64,3 +66,73 @@ WITHOUT_PIPELINE = frozenset(
     }
 )
 """Architectures that the engine cannot split into pipeline stages, drafts left out (vLLM 0.33 `registry.py`)."""
+
+LAST_SERVED: Mapping[str, str] = {
+    "AquilaForCausalLM": "0.24.0",
+    "AquilaModel": "0.24.0",
+    "BaiChuanForCausalLM": "0.23.0",
+    "BaichuanForCausalLM": "0.23.0",
+    "Grok1ForCausalLM": "0.24.0",
+    "Grok1ModelForCausalLM": "0.24.0",
+    "InternLMForCausalLM": "0.23.0",
+    "JAISLMHeadModel": "0.22.0",
+    "MPTForCausalLM": "0.28.0",
+    "MptForCausalLM": "0.28.0",
+    "Phi3SmallForCausalLM": "0.9.2",
+    "QWenLMHeadModel": "0.23.0",
+    "RWForCausalLM": "0.28.0",
+    "TeleChatForCausalLM": "0.25.0",
+    "XverseForCausalLM": "0.23.0",
+}
+"""Last version that served an architecture which vLLM has dropped since (vLLM 0.33 `registry.py`)."""
+
+BASE_CLASSES: Mapping[str, str] = {
+    "apertus": "ApertusModel",
+    "arcee": "ArceeModel",
+    "bert": "BertModel",
+    "bloom": "BloomModel",
+    "cohere": "CohereModel",
+    "dbrx": "DbrxModel",
+    "deepseek_v2": "DeepseekV2Model",
+    "deepseek_v3": "DeepseekV3Model",
+    "ernie4_5": "Ernie4_5Model",
+    "ernie4_5_moe": "Ernie4_5_MoeModel",
+    "exaone4": "Exaone4Model",
+    "falcon": "FalconModel",
+    "gemma": "GemmaModel",
+    "glm": "GlmModel",
+    "glm4": "Glm4Model",
+    "glm4_moe": "Glm4MoeModel",
+    "gpt2": "GPT2Model",
+    "gpt_bigcode": "GPTBigCodeModel",
+    "gpt_neox": "GPTNeoXModel",
+    "gptj": "GPTJModel",
+    "granite": "GraniteModel",
+    "granitemoe": "GraniteMoeModel",
+    "hunyuan_v1_dense": "HunYuanDenseV1Model",
+    "hunyuan_v1_moe": "HunYuanMoEV1Model",
+    "llama": "LlamaModel",
+    "minimax_m2": "MiniMaxM2Model",
+    "ministral3": "Ministral3Model",
+    "mistral": "MistralModel",
+    "mixtral": "MixtralModel",
+    "modernbert": "ModernBertModel",
+    "nemotron": "NemotronModel",
+    "olmo": "OlmoModel",
+    "olmo2": "Olmo2Model",
+    "olmoe": "OlmoeModel",
+    "opt": "OPTModel",
+    "phi": "PhiModel",
+    "phi3": "Phi3Model",
+    "qwen2": "Qwen2Model",
+    "qwen2_moe": "Qwen2MoeModel",
+    "qwen3": "Qwen3Model",
+    "qwen3_moe": "Qwen3MoeModel",
+    "roberta": "RobertaModel",
+    "seed_oss": "SeedOssModel",
+    "smollm3": "SmolLM3Model",
+    "stablelm": "StableLmModel",
+    "starcoder2": "Starcoder2Model",
+    "xlm-roberta": "XLMRobertaModel",
+}
+"""Class that the engine takes where a configuration names none: transformers' base class of the model type."""

@@ -173,12 +173,17 @@ class Fields:
         strange = tuple(
             self.named(name)
             for name, value in self.values.items()
-            if name in structural and name not in self.read and value not in (None, False, 0, [], {}, "")
+            if name in structural and name not in self.read and not _trivial(value)
         )
         if strange:
             raise NotUnderstood(
                 strange, f"{architecture} with {', '.join(strange)} is not understood: no sizing rule covers it"
             )
+
+
+def _trivial(value: object) -> bool:
+    """Whether a value of a structural field leaves the structure as it is: nothing, none or just one."""
+    return not value or (value == 1 and not isinstance(value, bool))
 
 
 def _shown(value: object) -> str:

@@ -132,7 +132,7 @@ class Experts:
 class Embedding:
     """A vocabulary table, split by rows padded to a multiple of 64; also the output head.
 
-    `bias` adds one element a row.
+    `bias` adds one element a row. `counted` is false for a head that the engine builds and the checkpoint lacks.
     """
 
     name: str
@@ -141,6 +141,7 @@ class Embedding:
     hidden: int
     bias: bool = False
     scheme: Scheme = UNQUANTISED
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
-from service.sizing.model.architectures import WITHOUT_PIPELINE
-from service.sizing.model.families import READERS
+from service.sizing.model.architectures import BASE_CLASSES, LAST_SERVED, WITHOUT_PIPELINE
+from service.sizing.model.families import POOLING, READERS
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import read_quantization
+from service.sizing.model.resolution import Conversion, Resolution, converted, resolve
 from service.sizing.model.shape import ModelShape, Status
 from service.sizing.model.source import Source
 
@@ -16,8 +17,28 @@ READER_VERSION = 1
 TEXT_FIELDS = ("text_config", "llm_config", "language_config")
 """Where multimodal configurations keep the language model."""
 
-DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "float32": "bfloat16", "float": "bfloat16"}
-"""The engine's type for a checkpoint's; float32 is served in bfloat16 on cards that have it."""
+DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "float32": "float32", "float": "float32"}
+"""Types of a checkpoint by their names."""
+
+BFLOAT16_ONLY = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
+"""Model types that the engine does not serve in float16 (vLLM 0.33 `config/model.py`)."""
+
+STRUCTURAL = frozenset(
+    {
+        *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "moe_num_primary_experts"),
+        *("kv_lora_rank", "q_lora_rank", "v_head_dim", "index_topk", "compress_ratios", "sparse_attention_config"),
+        *("mamba_d_state", "mamba_num_heads", "mamba_n_heads", "mamba_d_ssm", "ssm_state_size", "state_size"),
+        *("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "hybrid_override_pattern"),
+        *("layers_block_type", "attn_type_list", "attn_layer_indices", "attn_layer_period", "full_attention_interval"),
+        *("sliding_window", "layer_types", "attention_chunk_size", "interleaved_sliding_window"),
+        *("hybrid_layer_pattern", "sliding_window_layout", "num_kv_shared_layers", "use_cla", "cross_attention_layers"),
+        *("num_global_key_value_heads", "global_head_dim", "num_attention_heads_per_layer", "attention_other_setting"),
+        *("block_configs", "altup_num_inputs", "hidden_size_per_layer_input", "param_sink_number", "hc_mult"),
+        *("dual_chunk_attention_config", "add_cross_attention", "is_encoder_decoder", "encoder_layers"),
+        *("vision_config", "audio_config", "visual", "vision_tower", "mm_vision_tower"),
+    }
+)
+"""Fields that change memory in some family: a reader that did not look at one covers no model that has it."""
 
 
 def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> ModelShape:
@@ -40,40 +61,82 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
         The architecture, a layer kind or the quantisation is covered by no rule.
     """
     root = Fields(config)
-    architectures = root.texts("architectures")
-    model_type = root.text("model_type", default="")
-    if not architectures:
-        raise InvalidConfig("architectures", "architectures is missing: give a list with the model's class name")
-    architecture = architectures[0]
-    reader = READERS.get(architecture)
-    if reader is None:
-        raise NotUnderstood(
-            ("architectures", "model_type"),
-            f"architecture {architecture} (model_type {model_type or 'absent'}) is not understood: "
-            "no sizing rule covers it",
-        )
-    text = next((child for key in TEXT_FIELDS if (child := root.child(key))), root)
+    named, resolution = find_architecture(root)
+    text = text_part(root)
     quantization = read_quantization(root, text, hf_quant_config)
-    dtype = text.text("dtype", "torch_dtype", default=root.text("dtype", "torch_dtype", default="bfloat16"))
-    if dtype not in DTYPES:
-        raise InvalidConfig("torch_dtype", f"torch_dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
     source = Source(
         name=name,
-        architecture=architecture,
-        model_type=text.text("model_type", default=model_type),
+        architecture=named,
+        model_type=text.text("model_type", default=root.text("model_type", default="")),
         root=root,
         text=text,
         quantization=quantization,
-        dtype=DTYPES[dtype],
+        dtype=engine_dtype(root, text, pooling=resolution.conversion is not Conversion.NONE or named in POOLING),
     )
-    shape = reader(source)
+    shape = converted(READERS[resolution.architecture], resolution.conversion, source)
+    text.refuse_unread(STRUCTURAL, named)
     return replace(
         shape,
-        supports_pipeline=architecture not in WITHOUT_PIPELINE,
+        architecture_refusal=architecture_refusal(named),
+        supports_pipeline=shape.supports_pipeline and resolution.architecture not in WITHOUT_PIPELINE,
         quantization=quantization.method,
         quantization_refusal=quantization.refusal,
         attention_scales=quantization.attention,
         kv_cache_dtype=shape.kv_cache_dtype or quantization.kv_cache_dtype,
         status=shape.status if quantization.exact else Status.ESTIMATED,
         notes=shape.notes + quantization.notes,
+    )
+
+
+def find_architecture(root: Fields) -> tuple[str, Resolution]:
+    """The first class named that is understood, and how it is served.
+
+    Where a configuration names no class, the engine takes transformers' base class of its model type, which it serves
+    as an embedding model.
+    """
+    model_type = root.text("model_type", default="")
+    named = root.texts("architectures")
+    if not named and model_type in BASE_CLASSES:
+        named = [BASE_CLASSES[model_type]]
+    if not named:
+        raise InvalidConfig("architectures", "architectures is missing: give a list with the model's class name")
+    for architecture in named:
+        if resolution := resolve(architecture, READERS):
+            return architecture, resolution
+    raise NotUnderstood(
+        ("architectures", "model_type"),
+        f"architecture {named[0]} (model_type {model_type or 'absent'}) is not understood: no sizing rule covers it",
+    )
+
+
+def text_part(root: Fields) -> Fields:
+    """The part of a configuration that describes the language model: often the whole."""
+    if thinker := root.child("thinker_config"):
+        root = thinker
+    return next((child for key in TEXT_FIELDS if (child := root.child(key))), root)
+
+
+def engine_dtype(root: Fields, text: Fields, *, pooling: bool) -> str:
+    """The engine's type of unquantised weights: the checkpoint's, but 16 bits for float32 and absent ones.
+
+    Source: vLLM 0.33 `config/model.py: _resolve_auto_dtype`, on a card that has bfloat16.
+    """
+    parts = (root, text, *(part for name in ("vision_config", "encoder_config") if (part := root.child(name))))
+    named = next((part.text("dtype", "torch_dtype") for part in parts if part.raw("dtype", "torch_dtype")[1]), None)
+    preferred = "float16" if pooling else "bfloat16"
+    if named is not None and named not in DTYPES:
+        raise InvalidConfig("torch_dtype", f"torch_dtype must be one of {', '.join(DTYPES)}, not {named!r}")
+    dtype = DTYPES[named] if named else "float32"
+    dtype = preferred if dtype == "float32" else dtype
+    return "bfloat16" if root.values.get("model_type") in BFLOAT16_ONLY else dtype
+
+
+def architecture_refusal(architecture: str) -> str | None:
+    """Why the engine no longer serves an architecture; None: it does."""
+    version = LAST_SERVED.get(architecture)
+    if version is None:
+        return None
+    return (
+        f"Model architecture {architecture} was supported in vLLM until v{version}, and is not supported anymore. "
+        "Please use an older version of vLLM if you want to use this model architecture."
     )

@@ -173,6 +173,8 @@ class ModelShape:
         Parameters that quantisation adds to attention operators.
     kv_cache_dtype : str or None
         What a checkpoint asks for when the caller says "auto"; None: the model's own type.
+    architecture_refusal : str or None
+        Why vLLM 0.33 does not serve the architecture, in its words; sizes are then those of the versions that did.
     supports_pipeline : bool
         Whether the engine can split this architecture into stages.
     handoff_tensors : int
@@ -210,6 +212,7 @@ class ModelShape:
     quantization_refusal: str | None = None
     attention_scales: AttentionScales = AttentionScales()
     kv_cache_dtype: str | None = None
+    architecture_refusal: str | None = None
     supports_pipeline: bool = True
     handoff_tensors: int = 2
     is_encoder_decoder: bool = False

@@ -6,6 +6,7 @@ from service.sizing.model.families import (
     bailing_hybrid,
     deepseek,
     dense,
+    encoder,
     falcon_h1,
     gpt,
     gpt_oss,
@@ -21,6 +22,7 @@ from service.sizing.model.families import (
     nemotron_h,
     olmo_hybrid,
     pangu,
+    pooling,
     qwen3_next,
     zamba2,
 )
@@ -31,6 +33,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **bailing_hybrid.READERS,
     **deepseek.READERS,
     **dense.READERS,
+    **encoder.READERS,
     **falcon_h1.READERS,
     **gpt.READERS,
     **gpt_oss.READERS,
@@ -46,7 +49,11 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **nemotron_h.READERS,
     **olmo_hybrid.READERS,
     **pangu.READERS,
+    **pooling.READERS,
     **qwen3_next.READERS,
     **zamba2.READERS,
 }
 """Reader of every architecture that is understood, by the engine's class name."""
+
+POOLING = frozenset({*encoder.READERS, *pooling.READERS})
+"""Architectures that the engine has classes for as embedding models or classifiers."""

@@ -5,7 +5,7 @@ vLLM runs through its Transformers backend is built as transformers 5.20 builds 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -14,7 +14,7 @@ from service.sizing.model import blocks
 from service.sizing.model.assembly import Ends, assemble, build_layers, ends
 from service.sizing.model.defaults import CLASS_DEFAULTS
 from service.sizing.model.fields import Fields
-from service.sizing.model.modules import Module, Tensor, TensorClass, Units
+from service.sizing.model.modules import Embedding, Module, Tensor, TensorClass, Units
 from service.sizing.model.rope import inverse_frequencies, rotary_table
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import Source
@@ -109,6 +109,8 @@ class Recipe:
         Norms of the residual stream in each layer; `norm_bias` and `has_final_norm` describe them.
     head_bias, loaded_head_bias : Bias, bool
         Whether the head has a bias; whether it has one that the class adds only while loading.
+    published_head : bool
+        Whether the checkpoint has the head that the class builds.
     tied, reads_tied : bool
         Whether the head is the embedding by default, and whether the class looks at the configuration for it.
     everywhere : frozenset of Part
@@ -150,6 +152,7 @@ class Recipe:
     has_final_norm: Bias = True
     head_bias: Bias = False
     loaded_head_bias: bool = False
+    published_head: bool = True
     tied: bool = False
     reads_tied: bool = True
     everywhere: frozenset[Part] = frozenset()
@@ -348,6 +351,8 @@ def surroundings(
     if recipe.loaded_head_bias:
         bias = Tensor("lm_head_bias", TensorClass.HEAD, (Units(vocabulary),), built=False)
         around = Ends(around.first, (*around.last, bias), around.every, around.tied)
+    if not recipe.published_head:
+        around = Ends(around.first, uncounted_head(around.last), uncounted_head(around.every), around.tied)
     around = with_buffers(around, *recipe.buffers)
     if not recipe.rotary:
         return around, ()
@@ -365,6 +370,16 @@ def surroundings(
     if causal:
         return around, (table,)
     return with_buffers(around, table_buffer(table)), ()
+
+
+def uncounted_head(modules: tuple[Module, ...]) -> tuple[Module, ...]:
+    """The same with the head left out of parameter counts."""
+    return tuple(
+        replace(module, counted=False)
+        if isinstance(module, Embedding) and module.tensor_class is TensorClass.HEAD
+        else module
+        for module in modules
+    )
 
 
 def with_buffers(around: Ends, *buffers: Tensor) -> Ends:
