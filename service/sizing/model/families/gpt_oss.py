@@ -72,7 +72,16 @@ def read_gpt_oss(source: Source) -> ModelShape:
     model = assemble(
         source,
         build_layers(source, windows, layer),
-        ends(source, hidden, vocabulary, tied=False, quantised=False),
+        ends(
+            source,
+            hidden,
+            vocabulary,
+            tied=False,
+            embedding_everywhere=True,
+            norm_everywhere=True,
+            head_everywhere=True,
+            quantised=False,
+        ),
         hidden=hidden,
         vocabulary=vocabulary,
         heads=heads,

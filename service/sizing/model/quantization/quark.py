@@ -13,7 +13,7 @@ from service.sizing.model.quantization.base import GATED_PROJECTIONS, NotQuantis
 from service.sizing.model.quantization.fp8 import CACHE_SCALES
 from service.sizing.model.schemes import UNQUANTISED, Compute, MarlinExperts, Padding, Quantised, Scale, Scheme, formats
 
-BLOCK_PADDING = Padding(hidden=32, intermediate=32, everywhere=True)
+BLOCK_PADDING = Padding(hidden=32, intermediate=32)
 """How experts emulated in 16 bits are padded: to whole scale groups."""
 
 FP8, FP4, INT8, INT4 = "fp8_e4m3", "fp4", "int8", ("int4", "uint4")
@@ -165,7 +165,7 @@ class Group:
             return formats.mx(
                 self.mx_bits,
                 compute=Compute.SIXTEEN_BIT if native else Compute.FP4,
-                padding=formats.MARLIN_PADDING_WITHOUT_HOPPER if native else BLOCK_PADDING,
+                padding=formats.TRITON_OR_MARLIN_PADDING if native else BLOCK_PADDING,
                 layer_bytes=scale * static,
                 bias_bytes=FLOAT32_BIAS,
             )

@@ -4,6 +4,7 @@ Functions ending in `_experts` are for stacks of experts, whose scales the engin
 layer's. Source: vLLM 0.33 `model_executor/layers/quantization/`.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from service.sizing.model.schemes.base import Compute
@@ -15,9 +16,10 @@ MX_GROUP = 32
 
 NVFP4_GROUP = 16
 
-MARLIN_PADDING = Padding(hidden=256, intermediate=128, everywhere=True)
-MARLIN_PADDING_WITHOUT_HOPPER = Padding(hidden=256, intermediate=128, everywhere=False)
-"""How MXFP4 experts are padded for the Marlin kernel (`fused_moe/oracle/mxfp4.py`)."""
+MARLIN_PADDING = Padding(hidden=256, intermediate=128)
+TRITON_PADDING = Padding(hidden=1, intermediate=64)
+TRITON_OR_MARLIN_PADDING = replace(MARLIN_PADDING, on_hopper=TRITON_PADDING)
+"""How MXFP4 experts are padded for the kernels that take them (`fused_moe/oracle/mxfp4.py`)."""
 
 BITSANDBYTES_BLOCK = 64
 """Weights that share a scale in the 4-bit formats of bitsandbytes."""

@@ -45,11 +45,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Multiples that the widths of an expert are rounded up to; `everywhere` or only without Hopper kernels."""
+    """Multiples that the widths of an expert are rounded up to; others `on_hopper`, with the kernels of such cards."""
 
     hidden: int
     intermediate: int
-    everywhere: bool
+    on_hopper: "Padding | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,11 @@ class Quantised:
     def experts_bytes(self, stack: ExpertStack, element_bytes: int, hopper_kernels: bool) -> int:
         """Up (and gate) and down projections, each stored as a matrix of its own, and biases."""
         hidden, width, first = stack.hidden, stack.intermediate, stack.first
-        if self.padding and (self.padding.everywhere or not hopper_kernels):
-            hidden = round_up(hidden, self.padding.hidden)
-            width = round_up(width, self.padding.intermediate)
+        padding = self.padding
+        if padding and hopper_kernels:
+            padding = padding.on_hopper or padding
+        if padding:
+            hidden, width = round_up(hidden, padding.hidden), round_up(width, padding.intermediate)
         scales = self._refined(hidden, width) if self.refined else self.scales
         up = self._matrix_bytes(scales, width, hidden, element_bytes) + self.part_bytes
         down = self._matrix_bytes(scales, hidden, width, element_bytes) + self.part_bytes
