@@ -91,9 +91,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "vendor IN ('nvidia', 'amd', 'intel', 'google', 'aws', 'other')", name=op.f("ck_gpus_vendor_known")
         ),
-        sa.CheckConstraint(
-            "compute_capability ~ '^[0-9]+[.][0-9]+$'", name=op.f("ck_gpus_compute_capability_form")
-        ),
+        sa.CheckConstraint("compute_capability ~ '^[0-9]+[.][0-9]+$'", name=op.f("ck_gpus_compute_capability_form")),
         sa.CheckConstraint("link IN ('nvlink', 'pcie', 'xgmi')", name=op.f("ck_gpus_link_known")),
         sa.CheckConstraint("gpus_per_domain >= 1", name=op.f("ck_gpus_gpus_per_domain_positive")),
         sa.CheckConstraint(
@@ -123,9 +121,7 @@ def upgrade() -> None:
         sa.CheckConstraint("char_length(name) BETWEEN 1 AND 200", name=op.f("ck_models_name_length")),
         sa.CheckConstraint("jsonb_typeof(config) = 'object'", name=op.f("ck_models_config_object")),
         sa.CheckConstraint("config_sha256 ~ '^[0-9a-f]{64}$'", name=op.f("ck_models_config_sha256_form")),
-        sa.CheckConstraint(
-            "jsonb_typeof(hf_quant_config) = 'object'", name=op.f("ck_models_hf_quant_config_object")
-        ),
+        sa.CheckConstraint("jsonb_typeof(hf_quant_config) = 'object'", name=op.f("ck_models_hf_quant_config_object")),
         sa.CheckConstraint("weights_bytes > 0", name=op.f("ck_models_weights_bytes_positive")),
         sa.CheckConstraint(
             "fidelity IN ('verbatim', 'vendored', 'vendored-trimmed', 'resaved', 'transcribed', 'ingested')",

@@ -86,6 +86,15 @@ class Snapshot:
         """What each source key stands for."""
         return {source.key: source.title for source in self.sources}
 
+    def spelled_out(self, source: str) -> str:
+        """A figure's source with its keys replaced by what they stand for; what follows a key is kept."""
+        parts: list[str] = []
+        for part in source.split(", "):
+            key, _, rest = part.partition(" ")
+            title = self.source_titles.get(key)
+            parts.append(part if title is None else f"{title}: {rest}" if rest else title)
+        return "; ".join(parts)
+
     @cached_property
     def _gpus_by_name(self) -> Mapping[str, GpuRecord]:
         return _index("GPU", ((gpu, (gpu.slug, gpu.name, *gpu.aliases)) for gpu in self.gpus))

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -239,13 +240,14 @@ def _await_stop(users: int, keeper: subprocess.Popen[bytes]) -> None:
         if time.monotonic() > began + ELSEWHERE_IN_USE_S:
             with suppress(BlockingIOError):
                 fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                keeper.returncode = 0  # Its other users keep it, and it is not ours to wait for any more.
                 return
         time.sleep(POLL_S)
 
 
 def _failure(data_dir: Path) -> StartupError:
     log = data_dir / "postgres.log"
-    said = [line for line in log.read_text(errors="replace").splitlines() if "FATAL" in line or "error" in line.lower()]
+    said = re.findall(r"(?:FATAL|ERROR|error):\s+(.+)", log.read_text(errors="replace"))
     reason = said[-1].strip() if said else "no reason given"
     return StartupError(f"The embedded Postgres did not start ({reason}): see {log}, or set DATABASE_URL.")
 

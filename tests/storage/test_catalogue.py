@@ -2,53 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from service.catalogue.records.gpu import GpuRecord, Level, SourcedFigure
+from service.catalogue.records.gpu import Level, SourcedFigure
 from service.catalogue.records.model import ModelRecord
-from service.sizing.hardware import Link, Vendor
 from service.storage import tables
 from service.storage.catalogue import CHANNEL, current_revision, load_snapshot, publish, revision_on, revisions
 from service.storage.seed import is_seeded, seed, shipped
-
-FIGURE = SourcedFigure(80, "DS", Level.VENDOR)
-GPU = GpuRecord(
-    slug="x100",
-    name="Example X100",
-    aliases=("X100 SXM",),
-    vendor=Vendor.NVIDIA,
-    architecture="Example",
-    compute_capability="9.0",
-    gfx=None,
-    form_factor="SXM",
-    memory_type="HBM3",
-    release_year=2026,
-    link=Link.NVLINK,
-    gpus_per_domain=8,
-    max_bridged=None,
-    node_sizes=(4, 8),
-    has_rules=True,
-    vllm_support="yes",
-    figures=dict.fromkeys(("memory_total_gib", "memory_bandwidth_gb_per_s", "nvlink_gb_per_s"), FIGURE),
-    disagreements=(),
-    notes=None,
-    source="datasheet",
-    as_of=date(2026, 11, 30),
-)
-MODEL = ModelRecord(
-    name="example/model-7b",
-    config={"architectures": ["ExampleForCausalLM"], "hidden_size": 4096},
-    hf_quant_config=None,
-    weights_bytes=None,
-    fidelity="ingested",
-    source="a test",
-    as_of=date(2026, 11, 30),
-)
+from tests.examples import GPU, MODEL
 
 USB_FIGURES = {name: {"value": 1} for name in ("memory_total_gib", "memory_bandwidth_gb_per_s", "usb_gb_per_s")}
 
