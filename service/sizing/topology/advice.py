@@ -219,11 +219,12 @@ def splits(topology: Topology, gpu_count: int, amd_gfx: str | None = None) -> tu
 
 def _fabric_stages(topology: Topology, gpu_count: int) -> list[tuple[int, ...]]:
     """The fewest equal stages that each lie in a fabric group; none if only stages of one GPU would."""
+    groups = topology.fabric_groups
     for size in range(gpu_count, 1, -1):
         if gpu_count % size:
             continue
         stages: list[tuple[int, ...]] = []
-        for group in topology.fabric_groups:
+        for group in groups:
             left = list(group.gpus)
             while len(left) >= size and len(stages) < gpu_count // size:
                 stages.append(topology.devices_for(size, left))

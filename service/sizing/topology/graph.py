@@ -7,19 +7,23 @@ with the best set found so far, which is still a true clique.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-_STEPS = 20_000
+_STEPS = 8_000
 _SETS = 200
 
 Closeness = Sequence[Sequence[tuple[int, ...]]]
 
 
-def disjoint_cliques(neighbours: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
-    """Split a graph into disjoint cliques, the largest first where several splits are possible.
+def disjoint_cliques(
+    neighbours: Sequence[frozenset[int]], widths: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Split a graph into disjoint cliques: the largest first, then those with the wider edges.
 
     Parameters
     ----------
     neighbours : sequence of frozenset of int
         For each vertex the vertices it is joined to.
+    widths : matrix of int
+        Width of the edge between two vertices.
 
     Returns
     -------
@@ -29,7 +33,7 @@ def disjoint_cliques(neighbours: Sequence[frozenset[int]]) -> tuple[tuple[int, .
     budget = [_STEPS]
     found: list[tuple[int, ...]] = []
     for component in _components(neighbours):
-        found += _split(frozenset(component), neighbours, {}, budget)
+        found += _split(frozenset(component), neighbours, widths, {}, budget)
     return tuple(sorted(clique for clique in found if len(clique) > 1))
 
 
@@ -48,17 +52,23 @@ def _components(neighbours: Sequence[frozenset[int]]) -> Iterator[set[int]]:
 def _split(
     vertices: frozenset[int],
     neighbours: Sequence[frozenset[int]],
+    widths: Sequence[Sequence[int]],
     known: dict[frozenset[int], list[tuple[int, ...]]],
     budget: list[int],
 ) -> list[tuple[int, ...]]:
-    """The split of `vertices` whose clique sizes, largest first, are the greatest."""
+    """The split of `vertices` whose clique sizes, largest first, are the greatest; among those, of the most width."""
+
+    def worth(split: list[tuple[int, ...]]) -> tuple[list[int], int]:
+        width = sum(widths[a][b] for part in split for a, b in combinations(part, 2))
+        return [len(part) for part in split], width
+
     if not vertices:
         return []
     if vertices not in known:
         best: list[tuple[int, ...]] = []
         for clique in _largest_cliques(vertices, neighbours, budget):
-            split = [clique, *_split(vertices - set(clique), neighbours, known, budget)]
-            if [len(part) for part in split] > [len(part) for part in best]:
+            split = [clique, *_split(vertices - set(clique), neighbours, widths, known, budget)]
+            if worth(split) > worth(best):
                 best = split
             if budget[0] <= 0:
                 break
@@ -70,7 +80,7 @@ def _largest_cliques(
     vertices: frozenset[int], neighbours: Sequence[frozenset[int]], budget: list[int]
 ) -> list[tuple[int, ...]]:
     """Every clique of the greatest size, in lexicographic order (Bron and Kerbosch 1973, with pivot)."""
-    best: list[tuple[int, ...]] = [(min(vertices),)]
+    best = [_greedy_clique(vertices, neighbours)]
 
     def extend(clique: tuple[int, ...], candidates: set[int], excluded: set[int]) -> None:
         nonlocal best
@@ -80,8 +90,6 @@ def _largest_cliques(
                 best = [*best, clique] if len(clique) == len(best[0]) else [clique]
             return
         if budget[0] <= 0 or len(clique) + len(candidates) < len(best[0]):
-            if len(clique) > len(best[0]):
-                best = [clique]
             return
         pivot = max(sorted(candidates | excluded), key=lambda vertex: len(neighbours[vertex] & candidates))
         for vertex in sorted(candidates - neighbours[pivot]):
@@ -89,8 +97,19 @@ def _largest_cliques(
             candidates = candidates - {vertex}
             excluded = excluded | {vertex}
 
-    extend((), set(vertices), set())
+    if budget[0] > 0:
+        extend((), set(vertices), set())
     return sorted({tuple(sorted(clique)) for clique in best})
+
+
+def _greedy_clique(vertices: frozenset[int], neighbours: Sequence[frozenset[int]]) -> tuple[int, ...]:
+    """A clique grown from the best connected vertex, always by the best connected of those left."""
+    clique: list[int] = []
+    left = set(vertices)
+    while left:
+        clique.append(max(sorted(left), key=lambda vertex: len(neighbours[vertex] & left)))
+        left &= neighbours[clique[-1]]
+    return tuple(sorted(clique))
 
 
 def closest_set(closeness: Closeness, size: int, pools: Sequence[Sequence[int]]) -> tuple[int, ...]:

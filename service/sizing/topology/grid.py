@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from service.sizing.topology.links import TopologyNotUnderstood, UnreadLine
 from service.sizing.topology.paste import Header, Row, Section
 
-MOST_GPUS = 128
+MOST_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Grid:
     Attributes
     ----------
     labels : tuple of str
-        GPU labels in column order.
+        GPU labels by number, PCI addresses in column order.
     rows : dict of str to Row
         At most one row for each label.
     columns : dict of str to int
@@ -66,13 +66,12 @@ def assemble(section: Section) -> Grid:
     Raises
     ------
     TopologyNotUnderstood
-        No row; two different headers, or different rows of several GPUs; more than 128 GPUs; neither the header nor
+        No row; two different headers, or different rows of several GPUs; more than 64 GPUs; neither the header nor
         the rows alone give the columns.
     """
     if not section.rows:
         raise TopologyNotUnderstood("no row of the matrix was found below its header: paste the GPU rows too")
-    headers = {header.columns: header for header in section.headers}
-    if len(headers) > 1:
+    if len(section.headers) > 1:
         raise TopologyNotUnderstood("the text holds matrices with different columns: paste one machine at a time")
     warnings: list[str] = []
     unread: list[UnreadLine] = []
@@ -82,7 +81,7 @@ def assemble(section: Section) -> Grid:
             f"the text holds two different rows each for {', '.join(sorted(contradictory))}: "
             "paste one machine at a time"
         )
-    header = next(iter(headers.values()), None)
+    header = next(iter(section.headers.values()), None)
     width = _width(list(rows.values()), header)
     last = _without_cut_cell(section.rows[-1], rows, width, header)
     rows[last.label] = last
@@ -110,7 +109,7 @@ def assemble(section: Section) -> Grid:
     missing = [label for label in columns if label not in rows]
     if missing:
         warnings.append(f"no row for {', '.join(missing)}: read from the other rows where they show the pair")
-    labels = tuple(sorted(columns, key=lambda label: columns[label]))
+    labels = tuple(sorted(columns, key=lambda label: (_number(label) or 0, columns[label])))
     in_cells = {label: column for label, column in columns.items() if column < width}
     return Grid(labels, rows, in_cells, frozenset(sound), misnamed, tuple(warnings), tuple(unread))
 

@@ -152,7 +152,8 @@ class Topology:
         neighbours = [
             frozenset(b for b, pair in enumerate(row) if pair.is_fabric and (pair.hops or 0) <= 1) for row in self.links
         ]
-        return tuple(self._group(clique) for clique in disjoint_cliques(neighbours))
+        widths = [[pair.nvlinks or 0 for pair in row] for row in self.links]
+        return tuple(self._group(clique) for clique in disjoint_cliques(neighbours, widths))
 
     def _group(self, places: Iterable[int]) -> FabricGroup:
         gpus = tuple(self.gpus[place] for place in places)

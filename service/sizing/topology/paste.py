@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 
+from service.sizing.topology.clean import BDF, GPU, LINK_CELL, PEER_CELL, Line, clean_lines
 from service.sizing.topology.links import LinkClass, PeerCapability, UnreadLine
 
 
@@ -21,18 +22,6 @@ class Kind(Enum):
     WEIGHTS = auto()
     HOPS = auto()
     ACCESS = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A cleaned line, or the part of one that starts at a row label, with its place in the paste."""
-
-    number: int
-    text: str
-    raw: str
-
-    def unread(self, reason: str) -> UnreadLine:
-        return UnreadLine(self.number, self.raw.strip()[:200], reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +48,9 @@ class Row:
 
 @dataclass(slots=True)
 class Section:
-    """Every header and row of one kind of matrix."""
+    """Every header (by its columns) and row of one kind of matrix."""
 
-    headers: list[Header] = field(default_factory=list[Header])
+    headers: dict[tuple[str, ...], Header] = field(default_factory=dict[tuple[str, ...], Header])
     rows: list[Row] = field(default_factory=list[Row])
 
 
@@ -81,21 +70,19 @@ class Paste:
     mig: bool = False
 
 
-_GPU = r"GPU[0-9]{1,3}"
-_BDF = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
-_LINK = r"NV[1-9][0-9]?|PIX|PXB|PHB|NODE|SYS|SOC|X"
-_PEER = r"OK|CNS|GNS|TNS|NS|DR|U|X"
+MOST_COLUMNS = 512
+MOST_UNREAD = 100
+
 _NICS = (
     r"NIC[0-9]+|mlx[0-9]+_\w+|NVSwitch[0-9]*|ib\w*[0-9]|hfi[0-9]+_[0-9]+|bnxt_\w+|roce\w+|rdmap\w+|cxi[0-9]+|ionic_\w+"
     r"|irdma\w+|qedr\w+|efa\w*[0-9]"
 )
 
-_LABEL = re.compile(rf"(?<![A-Za-z0-9_])({_GPU}|{_BDF}):?(?![A-Za-z0-9_\]:])")
-_DEVICE = re.compile(rf"(?:{_GPU}|{_BDF}|{_NICS}):?")
-_ROW_START = re.compile(rf"(?<![A-Za-z0-9_]){_GPU}:?[ \t]+(?=(?:{_LINK}|{_PEER})+(?:\s|$))")
-_LINK_CELLS = re.compile(rf"(?:{_LINK})+")
+_LABEL = re.compile(rf"(?<![A-Za-z0-9_])({GPU}|{BDF}):?(?![A-Za-z0-9_\]:])")
+_DEVICE = re.compile(rf"(?:{GPU}|{BDF}|{_NICS}):?")
+_LINK_CELLS = re.compile(rf"(?:{LINK_CELL})+")
 _LINK_THEN_LIST = re.compile(r"((?:NV[1-9][0-9]?(?=[A-Z])|PIX|PXB|PHB|NODE|SYS|SOC|X)+)(?:[0-9]|N/A).*")
-_PEER_CELLS = re.compile(rf"(?:{_PEER})+")
+_PEER_CELLS = re.compile(rf"(?:{PEER_CELL})+")
 _AFFINITY_COLUMNS = re.compile(r"(?<![A-Za-z0-9])(?:CPU|NUMA|GPU)[ \t]+(?:Aff|NUMA)")
 _LIST = re.compile(r"[0-9][0-9,-]*")
 _AMD_CELL = re.compile(r"XGMI|PCIE|SELF|ENABLED|DISABLED|TRUE|FALSE|N/A|[0-9]{1,4}")
@@ -111,38 +98,14 @@ _AMD_TITLES = (
     (re.compile(r"\btable\b|numa", re.IGNORECASE), None),
 )
 
-_ESCAPES = re.compile(
-    r"(?:\x1b|\^\[|\\e|\\0?33|\\x1b|\\u001b|\u241b|\u2190)\[[0-9;?]*[A-Za-z]|\[[0-9]{0,3}(?:;[0-9]{1,3})*[mK](?![A-Za-z])"
-)
-_CHARACTERS = (
-    (re.compile(r"[\u00a0\u2000-\u200a\u202f\u205f\u3000\x00\x08\x0b\x0c\x1b\x1c-\x1e\x85\u2028\u2029]|&nbsp;"), " "),
-    (re.compile(r"[\u200b-\u200d\u2060\ufeff\u00ad*`\"']"), ""),
-    (re.compile(r"[\u2010-\u2015\u2212]"), "-"),
-    (re.compile(r"[\u00d7\u2715\u2716]"), "X"),
-    (re.compile(r"[|\u00a6\u2502\u2503\u2506\u2507\u250a\u250b\u2551]|,(?=[ \t]*[A-Za-z])"), "\t"),
-    (re.compile(r"[\u2500-\u257f]"), " "),
-    (re.compile(rf"({_GPU}|NIC[0-9]+|mlx[0-9]+_[0-9]+)(?=GPU|NIC|mlx|NV[0-9]|PIX|PXB|PHB|NODE|SYS|CPU Aff)"), r"\1 "),
-)
-
-
-def clean_lines(text: str) -> list[Line]:
-    """The lines of a paste without escapes, table drawing and typographic characters, cut where a row starts."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if re.search(r"\\[tn]\s?GPU", text):
-        text = text.replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
-    lines: list[Line] = []
-    for number, raw in enumerate(text.split("\n"), start=1):
-        cleaned = _ESCAPES.sub("", raw)
-        for pattern, replacement in _CHARACTERS:
-            cleaned = pattern.sub(replacement, cleaned)
-        starts = [0, *(match.start() for match in _ROW_START.finditer(cleaned) if match.start()), len(cleaned)]
-        lines += [Line(number, cleaned[a:b], raw) for a, b in pairwise(starts)]
-    return lines
-
 
 def read_paste(text: str) -> Paste:
     """Sort the lines of a paste into headers, rows and the rest."""
     return _Reader().read(clean_lines(text))
+
+
+_OpenRow = tuple[Section, Line, int]
+"""Where the link row just read belongs, its line and where its cells begin: the next line may continue it."""
 
 
 class _Reader:
@@ -151,12 +114,11 @@ class _Reader:
     def __init__(self) -> None:
         self.paste = Paste()
         self.header: Header | None = None
-        self.loose_headers: list[Header] = []
+        self.loose_headers: dict[tuple[str, ...], Header] = {}
         self.title: Kind | None = None
         self.capability = PeerCapability.UNSTATED
         self.pcie_only = False
-        self.open_row: tuple[Section, Line] | None = None
-        """The link row just read, which the next line may continue."""
+        self.open_row: _OpenRow | None = None
         self.after_header = False
 
     def read(self, lines: list[Line]) -> Paste:
@@ -165,7 +127,8 @@ class _Reader:
                 self._line(line)
         for section in self.paste.sections.values():
             if not section.headers:
-                section.headers += self.loose_headers
+                section.headers.update(self.loose_headers)
+        del self.paste.unread[MOST_UNREAD:]
         return self.paste
 
     def _line(self, line: Line) -> None:
@@ -188,23 +151,22 @@ class _Reader:
         elif (row := self._row(line, canonical(label[1]), label.end())) is not None:
             kind, capability, read = row
             section = self.paste.sections.setdefault((kind, capability), Section())
-            if self.header is not None and self.header not in section.headers:
-                section.headers.append(self.header)
-                self.loose_headers = [header for header in self.loose_headers if header != self.header]
+            if self.header is not None:
+                section.headers[self.header.columns] = self.header
+                self.loose_headers.pop(self.header.columns, None)
             section.rows.append(read)
             if kind in (Kind.LINKS, Kind.PCIE_LINKS):
-                self.open_row = section, line
+                self.open_row = section, line, label.end()
 
     def _header(self, header: Header, after_header: bool) -> None:
         if after_header and self.header is not None and not set(header.columns) & set(self.header.columns):
-            self.loose_headers.remove(self.header)
+            del self.loose_headers[self.header.columns]
             header = Header(
                 self.header.columns + header.columns,
                 self.header.has_numa or header.has_numa,
                 self.header.has_gpu_numa_id or header.has_gpu_numa_id,
             )
-        self.header = header
-        self.loose_headers.append(header)
+        self.header = self.loose_headers[header.columns] = header
         self.after_header = True
 
     def _command(self, text: str) -> bool:
@@ -218,7 +180,7 @@ class _Reader:
             return True
         return False
 
-    def _unlabelled(self, line: Line, open_row: tuple[Section, Line] | None, after_header: bool) -> None:
+    def _unlabelled(self, line: Line, open_row: _OpenRow | None, after_header: bool) -> None:
         tokens = line.text.split()
         cells = [token for token in tokens if _LINK_CELLS.fullmatch(token.upper())]
         if not cells and not _LIST.fullmatch(tokens[0]):
@@ -227,7 +189,9 @@ class _Reader:
                     self.title = kind
                     return
         if after_header and self.header is not None and _AFFINITY_COLUMNS.search(line.text):
-            self._header_tail(line.text)
+            tail = Header(self.header.columns, "NUMA Aff" in line.text, "GPU NUMA" in line.text)
+            self.header = self.loose_headers[tail.columns] = tail
+            self.after_header = True
             return
         if open_row is not None and self._continues(open_row, line, tokens):
             return
@@ -236,17 +200,9 @@ class _Reader:
         if side_by_side and not any(_DEVICE.fullmatch(token) or token in columns for token in tokens):
             self.paste.unread.append(line.unread("a row without a readable GPU label"))
 
-    def _header_tail(self, text: str) -> None:
-        """A header whose affinity titles were wrapped to the next line."""
-        assert self.header is not None
-        self.loose_headers.remove(self.header)
-        self.header = Header(self.header.columns, "NUMA Aff" in text, "GPU NUMA" in text)
-        self.loose_headers.append(self.header)
-        self.after_header = True
-
-    def _continues(self, open_row: tuple[Section, Line], line: Line, tokens: list[str]) -> bool:
+    def _continues(self, open_row: _OpenRow, line: Line, tokens: list[str]) -> bool:
         """Join a row that was wrapped to this line, if the row is short or lacks its affinity cells."""
-        section, start = open_row
+        section, start, label_end = open_row
         row = section.rows[-1]
         width = len(self.header.columns) if self.header is not None else 0
         first, *_ = tokens
@@ -255,10 +211,8 @@ class _Reader:
         if not (wants_cells or wants_tail):
             return False
         joined = Line(start.number, start.text.rstrip() + "\t" + line.text.lstrip(), start.raw)
-        label = _LABEL.search(joined.text)
-        assert label is not None
-        section.rows[-1] = read_link_row(joined, canonical(label[1]), label.end(), self.header)
-        self.open_row = section, joined
+        section.rows[-1] = read_link_row(joined, row.label, label_end, self.header)
+        self.open_row = section, joined, label_end
         return True
 
     def _row(self, line: Line, label: str, start: int) -> tuple[Kind, PeerCapability | None, Row] | None:
@@ -266,7 +220,7 @@ class _Reader:
         words = set(tokens)
         if words & {"XGMI", "PCIE"} or (words and words <= {"0", "SELF", "N/A"} and self.title is Kind.TYPES):
             return Kind.TYPES, None, _amd_row(line, label, tokens)
-        if words & {"ENABLED", "DISABLED", "TRUE", "FALSE"} and words <= {"ENABLED", "DISABLED", "TRUE", "FALSE"}:
+        if words and {word.upper() for word in words} <= {"ENABLED", "DISABLED", "TRUE", "FALSE"}:
             return Kind.ACCESS, None, _amd_row(line, label, tokens)
         if self.title in (Kind.WEIGHTS, Kind.HOPS) and words and all(_AMD_CELL.fullmatch(word) for word in words):
             return self.title, None, _amd_row(line, label, tokens)
@@ -287,9 +241,9 @@ class _Reader:
 
 def canonical(label: str) -> str:
     """A label without leading zeros or capitals in a PCI address; any other word unchanged."""
-    if re.fullmatch(_GPU, label):
+    if re.fullmatch(GPU, label):
         return f"GPU{int(label[3:])}"
-    return label.lower() if re.fullmatch(_BDF, label) else label
+    return label.lower() if re.fullmatch(BDF, label) else label
 
 
 def read_header(text: str) -> Header | None:
@@ -299,7 +253,7 @@ def read_header(text: str) -> Header | None:
     start = next((place for place, token in enumerate(tokens) if _DEVICE.fullmatch(token)), len(tokens))
     columns = tuple(canonical(token.rstrip(":")) for token in tokens[start:])
     gpus = [column for column in columns if _LABEL.fullmatch(column)]
-    if not gpus or any(_LINK_CELLS.fullmatch(column) for column in columns):
+    if not gpus or len(columns) > MOST_COLUMNS or any(_LINK_CELLS.fullmatch(column) for column in columns):
         return None
     if len(gpus) == 1 and not affinity and len(columns) > 1 and not all(map(_DEVICE.fullmatch, columns)):
         return None
@@ -315,9 +269,9 @@ def read_link_row(line: Line, label: str, start: int, header: Header | None) -> 
     for token in re.finditer(r"\S+", line.text[start:]):
         word = token[0].upper()
         if _LINK_CELLS.fullmatch(word):
-            cells += [match[0] for match in re.finditer(_LINK, word)]
+            cells += [match[0] for match in re.finditer(LINK_CELL, word)]
         elif glued := _LINK_THEN_LIST.fullmatch(word):
-            cells += [match[0] for match in re.finditer(_LINK, glued[1])]
+            cells += [match[0] for match in re.finditer(LINK_CELL, glued[1])]
             end = start + token.start() + glued.end(1)
             break
         elif _LIST.fullmatch(word) or word == "N/A" or _DEVICE.fullmatch(token[0]) or len(word) > 5:
@@ -344,7 +298,7 @@ def _affinity(tail: str, cells: str, header: Header | None) -> tuple[str | None,
     fields = [text.strip() for text in tail.split("\t")]
     padded = re.search(r"\S *\t *\t[ \t]*\S", cells) is not None
     if len(fields) > 1 and not padded and all(not text or text == "N/A" or _LIST.fullmatch(text) for text in fields):
-        cpu, numa, *rest = [*(text if _LIST.fullmatch(text) else None for text in fields[1:]), None, None]
+        cpu, numa, *rest = [*(text if _LIST.fullmatch(text) else None for text in fields[not fields[0] :]), None, None]
         return cpu, numa if has_numa else None, next((text for text in rest if text), None)
     words = tail.split()
     lists: list[str] = []
@@ -370,7 +324,7 @@ def _peer_row(line: Line, label: str, tokens: list[str]) -> Row:
     cells: list[str | None] = []
     for token in tokens:
         word = token.upper()
-        cells += [match[0] for match in re.finditer(_PEER, word)] if _PEER_CELLS.fullmatch(word) else [None]
+        cells += [match[0] for match in re.finditer(PEER_CELL, word)] if _PEER_CELLS.fullmatch(word) else [None]
     return Row(label, tuple(cells), line)
 
 

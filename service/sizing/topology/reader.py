@@ -6,7 +6,7 @@ from service.sizing.topology.machine import Topology
 from service.sizing.topology.nvidia import nvidia_topology
 from service.sizing.topology.paste import Kind, read_paste
 
-LONGEST_TEXT = 1 << 20
+LONGEST_TEXT = 1 << 17
 
 
 def read_topology(text: str) -> Topology:
@@ -29,7 +29,7 @@ def read_topology(text: str) -> Topology:
     ------
     TopologyNotUnderstood
         No matrix in the text, matrices of different machines, labels that contradict the diagonal, or more than
-        1 MiB of text.
+        128 KiB of text.
     """
     if len(text) > LONGEST_TEXT:
         raise TopologyNotUnderstood(f"the text has {len(text)} characters; at most {LONGEST_TEXT} are read")
