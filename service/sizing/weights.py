@@ -60,6 +60,20 @@ def held_whole(module: Linear, layout: Layout) -> bool:
     return module.whole is not Whole.NEVER and layout.splits_expert_tokens
 
 
+def sizes_on_rank(module: Linear, layout: Layout) -> tuple[int, tuple[int, ...]]:
+    """Inputs, and outputs of each fused matrix, of a linear layer on a tensor rank.
+
+    Raises
+    ------
+    Indivisible
+        When a split dimension does not divide over the ranks.
+    """
+    ranks = 1 if held_whole(module, layout) else layout.tensor_parallel_size
+    inputs = module.inputs.per_rank(ranks) if module.split is Split.ROW else module.inputs.total
+    outputs = tuple(units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs)
+    return inputs, outputs
+
+
 def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernels: bool = True) -> int:
     """Bytes of a module on tensor rank 0, as the engine builds it before any repacking.
 
@@ -76,11 +90,7 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
             element = module.element_bytes or element_bytes
             if module.float32_without_router_kernels and not router_kernels:
                 element = FLOAT32_BYTES
-            ranks = 1 if held_whole(module, layout) else tensor
-            inputs = module.inputs.per_rank(ranks) if module.split is Split.ROW else module.inputs.total
-            outputs = tuple(
-                units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs
-            )
+            inputs, outputs = sizes_on_rank(module, layout)
             if padding := -sum(outputs) % module.output_multiple:
                 outputs += (padding,)
             bias = sum(outputs) * element if module.bias else 0

@@ -4,10 +4,16 @@ A rule is a function from a Setting to a Refusal or None. Rules that need the ca
 """
 
 from service.sizing.engine.refusal import Refusal
-from service.sizing.engine.validity import hardware, layout, shapes
+from service.sizing.engine.validity import hardware, layout, quantization, shapes
 from service.sizing.engine.validity.setting import Rule, Setting
 
-RULES: tuple[Rule, ...] = (*hardware.RULES, *layout.RULES, *shapes.RULES)
+RULES: tuple[Rule, ...] = (
+    *hardware.RULES,
+    *quantization.BEFORE_LAYOUT,
+    *layout.RULES,
+    *shapes.RULES,
+    *quantization.WHILE_BUILDING,
+)
 """All rules, in the order in which the engine meets them."""
 
 

@@ -1,13 +1,15 @@
 """What a rule judges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.refusal import Refusal
 from service.sizing.hardware import Gpu
 from service.sizing.layouts import Layout
+from service.sizing.model.modules import Module
 from service.sizing.model.shape import ModelShape
+from service.sizing.model.summary import TOWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,18 @@ def divisors_of(number: int, limit: int = 64) -> str:
     """Sizes that divide a dimension, for a sentence."""
     sizes = [str(size) for size in range(1, min(number, limit) + 1) if number % size == 0]
     return ", ".join(sizes)
+
+
+def built_first(model: ModelShape) -> Iterator[Module]:
+    """Towers, then the embedding."""
+    yield from (module for module in model.first_stage if module.tensor_class in TOWERS)
+    yield from (module for module in model.first_stage if module.tensor_class not in TOWERS)
+
+
+def in_build_order(model: ModelShape) -> Iterator[Module]:
+    """Modules as the engine builds them: towers, embedding, each distinct layer once, norm and head."""
+    yield from built_first(model)
+    yield from model.every_stage
+    for layer in model.distinct:
+        yield from layer.modules
+    yield from model.last_stage

@@ -4,14 +4,13 @@ Source: vLLM 0.33 `model_executor/layers/linear.py`, `vocab_parallel_embedding.p
 classes named below.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from service.sizing.engine.refusal import Refusal
-from service.sizing.engine.validity.setting import Rule, Setting
+from service.sizing.engine.validity.setting import Rule, Setting, built_first, divisors_of, in_build_order
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Module, TensorClass
-from service.sizing.model.shape import ModelShape
-from service.sizing.model.summary import TOWERS
+from service.sizing.model.shape import StateCache, StateKind
 from service.sizing.weights import rank_bytes
 
 WHAT = {
@@ -27,20 +26,97 @@ WHAT = {
 }
 
 
-def in_build_order(model: ModelShape) -> Iterator[Module]:
-    """Modules as the engine builds them: towers, embedding, each distinct layer once, norm and head."""
-    towers = [module for module in model.first_stage if module.tensor_class in TOWERS]
-    yield from towers
-    yield from (module for module in model.first_stage if module.tensor_class not in TOWERS)
-    yield from model.every_stage
-    for layer in model.distinct:
-        yield from layer.modules
-    yield from model.last_stage
+EXPERTS_AT_LEAST_RANKS = frozenset(
+    {
+        "AliceAIForCausalLM",
+        "Cohere2MoeForCausalLM",
+        "Ernie4_5_MoeForCausalLM",
+        "Ernie4_5_VLMoeForConditionalGeneration",
+        "ExaoneMoEForCausalLM",
+        "ExaoneMoeForCausalLM",
+        "HYV3ForCausalLM",
+        "InternS1ProForConditionalGeneration",
+        "InternS2MobiusForConditionalGeneration",
+        "K2HorizonForCausalLM",
+        "LagunaForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2ForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3OmniMoeForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Step3TextForCausalLM",
+        "Step3VLForConditionalGeneration",
+        "Step3p5ForCausalLM",
+    }
+)
+"""Architectures whose expert layers refuse more tensor ranks than experts."""
+
+KV_HEADS_AT_LEAST_RANKS = frozenset({"GptOssForCausalLM"})
+"""Architectures that divide by KV heads // ranks, and so crash where that is 0."""
+
+
+def experts_at_least_ranks(setting: Setting) -> Refusal | None:
+    """Some architectures refuse more tensor ranks than experts."""
+    model, tensor = setting.model, setting.layout.tensor_parallel_size
+    if not model.experts or tensor <= model.experts or model.architecture not in EXPERTS_AT_LEAST_RANKS:
+        return None
+    return Refusal(
+        "more_ranks_than_experts",
+        f"{tensor} tensor ranks are more than the model's {model.experts} experts",
+        f"Tensor parallel size {tensor} is greater than the number of experts {model.experts}.",
+        f"choose a tensor parallel size of at most {model.experts}",
+    )
+
+
+def kv_heads_at_least_ranks(setting: Setting) -> Refusal | None:
+    """Some architectures crash where there are more tensor ranks than KV heads."""
+    model, tensor = setting.model, setting.layout.tensor_parallel_size
+    if tensor <= model.kv_heads or model.architecture not in KV_HEADS_AT_LEAST_RANKS:
+        return None
+    return Refusal(
+        "more_ranks_than_kv_heads",
+        f"{model.architecture} crashes on more tensor ranks ({tensor}) than KV heads ({model.kv_heads})",
+        "integer modulo by zero",
+        f"choose a tensor parallel size of at most {model.kv_heads}",
+    )
+
+
+def state_groups_divide(setting: Setting) -> Refusal | None:
+    """The groups of a Mamba-2 state divide over the ranks, or there is one, which is copied."""
+    tensor = setting.layout.tensor_parallel_size
+    for layer in setting.model.distinct:
+        for cache in layer.caches:
+            if not isinstance(cache, StateCache) or cache.kind is not StateKind.MAMBA2:
+                continue
+            groups = cache.tensors[0].rows[1].count
+            if groups > 1 and groups % tensor:
+                return Refusal(
+                    "state_groups_not_divisible",
+                    f"{groups} state groups do not split evenly over {tensor} GPUs",
+                    "If tensor parallel world size does not divide num_groups, then num_groups must equal 1.",
+                    f"choose a tensor parallel size from {divisors_of(groups)}",
+                )
+    return None
+
+
+def embedding_divides(setting: Setting) -> Refusal | None:
+    """Towers and vocabulary, which are built first, divide by the ranks."""
+    return _first_indivisible(setting, built_first(setting.model))
 
 
 def dimensions_divide(setting: Setting) -> Refusal | None:
-    """Vocabulary, heads, widths and groups divide by the ranks they are split over."""
-    for module in in_build_order(setting.model):
+    """Heads, widths, groups and all else that is split divide by the ranks."""
+    return _first_indivisible(setting, in_build_order(setting.model))
+
+
+def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal | None:
+    for module in modules:
         try:
             rank_bytes(module, setting.layout, setting.model.element_bytes)
         except Indivisible as error:
@@ -56,4 +132,10 @@ def dimensions_divide(setting: Setting) -> Refusal | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (dimensions_divide,)
+RULES: tuple[Rule, ...] = (
+    embedding_divides,
+    experts_at_least_ranks,
+    kv_heads_at_least_ranks,
+    state_groups_divide,
+    dimensions_divide,
+)

@@ -1,0 +1,209 @@
+"""Rules on the quantisation: whether the release knows it, the card runs it, and the split keeps its groups whole.
+
+Source: vLLM 0.33 `layers/quantization/`, `utils/fp8_utils.py: validate_fp8_block_shape`, `fused_moe/oracle/fp8.py`,
+`distributed/utils.py: verify_group_size_divides_partition`.
+"""
+
+from math import gcd
+
+from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.validity.setting import Rule, Setting, in_build_order
+from service.sizing.model.modules import Experts, Linear, Split
+from service.sizing.model.schemes import Compute
+from service.sizing.weights import intermediate_on_rank, sizes_on_rank
+
+MINIMUM_CAPABILITY = {
+    "auto_awq": 75,
+    "auto_gptq": 60,
+    "compressed-tensors": 70,
+    "deepseek_v4_fp8": 75,
+    "experts_int8": 80,
+    "fbgemm_fp8": 80,
+    "fp8": 75,
+    "gpt_oss_mxfp4": 80,
+    "inc": 60,
+    "modelopt": 80,
+    "modelopt_fp4": 75,
+    "modelopt_mixed": 75,
+    "modelopt_mxfp8": 80,
+    "moe_wna16": 70,
+    "mxfp4": 80,
+    "quark": 70,
+    "torchao": 75,
+}
+"""Least compute capability, as one number, that the engine asks for each method."""
+
+BFLOAT16_ONLY = frozenset({"gpt_oss_mxfp4", "modelopt_mxfp8", "mxfp4"})
+"""Methods that compute in bfloat16 alone, which cards below compute capability 8.0 lack."""
+
+NOT_BUILT_IN_SINCE = (0, 33, 0)
+"""First release read in which bitsandbytes and GGUF are no longer built in."""
+
+SIXTEEN_BITS = 16
+
+SMALLEST_REFINED_BLOCK = 32
+"""Block scales of experts may be refined to a common divisor, but not below this."""
+
+
+def method_built_in(setting: Setting) -> Refusal | None:
+    """The release must know the method."""
+    model = setting.model
+    if model.quantization_refusal is None or setting.release < NOT_BUILT_IN_SINCE:
+        return None
+    return Refusal(
+        "quantization_not_built_in",
+        f"{model.quantization} is not built into this release",
+        model.quantization_refusal,
+        "use a checkpoint quantised another way, or a release that has it",
+    )
+
+
+def card_runs_method(setting: Setting) -> Refusal | None:
+    """The card must have the compute capability the method asks for."""
+    capability, method = setting.gpu.compute_capability, setting.model.quantization
+    if capability is None or method is None:
+        return None
+    least, current = MINIMUM_CAPABILITY.get(method, 0), capability[0] * 10 + capability[1]
+    if current >= least:
+        return None
+    return Refusal(
+        "quantization_needs_newer_gpu",
+        f"{method} needs compute capability {least / 10:.1f}; {setting.gpu.name} has {current / 10:.1f}",
+        f"The quantization method {method} is not supported for the current GPU. Minimum capability: {least}. "
+        f"Current capability: {current}.",
+        f"choose a GPU of compute capability {least / 10:.1f} or newer",
+    )
+
+
+def card_has_methods_type(setting: Setting) -> Refusal | None:
+    """The card must have the type the method computes in."""
+    capability, method = setting.gpu.compute_capability, setting.model.quantization
+    if capability is None or capability >= (8, 0) or method not in BFLOAT16_ONLY:
+        return None
+    return Refusal(
+        "quantization_needs_bfloat16",
+        f"{method} computes in bfloat16, which {setting.gpu.name} does not have",
+        f"torch.float16 is not supported for quantization method {method}. Supported dtypes: [torch.bfloat16]",
+        "choose a GPU of compute capability 8.0 or newer",
+    )
+
+
+def blocks_stay_whole(setting: Setting) -> Refusal | None:
+    """A split may not cut the square blocks that share a scale."""
+    for module in in_build_order(setting.model):
+        if not isinstance(module, Linear | Experts) or module.scheme.block_shape is None:
+            continue
+        rows, columns = module.scheme.block_shape
+        if isinstance(module, Linear):
+            refusal = _linear_block_cut(module, setting, rows, columns)
+        else:
+            refusal = _expert_block_cut(module, setting, rows, columns)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _linear_block_cut(module: Linear, setting: Setting, rows: int, columns: int) -> Refusal | None:
+    """The first block of a linear layer that the split cuts.
+
+    The engine's native FP8 forgives columns fused from several matrices; other methods do not.
+    """
+    inputs, outputs = sizes_on_rank(module, setting.layout)
+    if inputs < module.inputs.total and inputs % columns:
+        return _cut(
+            module.name,
+            inputs,
+            columns,
+            f"Weight input_size_per_partition = {inputs} is not divisible by weight quantization block_k = {columns}.",
+        )
+    split = module.split is Split.COLUMN and sum(outputs) < sum(units.total for units in module.outputs)
+    fused = len(outputs) > 1
+    if (setting.model.quantization == "fp8" and fused) or not (split or fused):
+        return None
+    for size in outputs if split else outputs[:-1]:
+        if size % rows:
+            return _cut(
+                module.name,
+                size,
+                rows,
+                f"Weight output_partition_size = {size} is not divisible by weight quantization block_n = {rows}.",
+            )
+    return None
+
+
+def _expert_block_cut(module: Experts, setting: Setting, rows: int, columns: int) -> Refusal | None:
+    """The block that the split of the experts' width cuts; the engine's native FP8 first tries smaller blocks."""
+    width, split = intermediate_on_rank(module, setting.layout), setting.layout.expert_width_ranks > 1
+    if width % rows == 0 and not (split and width % columns):
+        return None
+    if setting.model.quantization == "fp8" and gcd(rows, columns, width, module.hidden) >= SMALLEST_REFINED_BLOCK:
+        return None
+    words = (
+        f"The output_size of gate's and up's weight = {width} is not divisible by weight quantization block_n = {rows}."
+        if width % rows
+        else f"The input_size of down's weight = {width} is not divisible by weight quantization block_k = {columns}."
+    )
+    return _cut(module.name, width, rows if width % rows else columns, words)
+
+
+def _cut(name: str, size: int, block: int, words: str) -> Refusal:
+    return Refusal(
+        "quantization_block_cut",
+        f"{size} of {name} on a GPU is not a whole number of quantisation blocks of {block}",
+        words,
+        "choose a smaller tensor parallel size, or spread whole experts with expert_parallel",
+    )
+
+
+def groups_stay_whole(setting: Setting) -> Refusal | None:
+    """A split of a linear layer's inputs may not cut the groups that share a scale."""
+    for module in in_build_order(setting.model):
+        if not isinstance(module, Linear) or module.split is not Split.ROW or module.scheme.group_size is None:
+            continue
+        inputs, _ = sizes_on_rank(module, setting.layout)
+        group = module.scheme.group_size
+        if inputs < module.inputs.total and inputs % group:
+            return _group_cut(
+                module.name,
+                inputs,
+                group,
+                f"Weight input_size_per_partition={inputs} is not divisible by group_size={group}. This happens when "
+                "tensor_parallel_size splits the layer input into shards that are not a whole number of quant groups. "
+                "Consider reducing tensor_parallel_size.",
+            )
+    return None
+
+
+def expert_groups_stay_whole(setting: Setting) -> Refusal | None:
+    """Packed integers of compressed-tensors keep the groups of split experts whole; other kernels pad."""
+    if setting.model.quantization != "compressed-tensors":
+        return None
+    for module in in_build_order(setting.model):
+        if not isinstance(module, Experts) or module.scheme.compute is not Compute.SIXTEEN_BIT:
+            continue
+        group, width = module.scheme.group_size, intermediate_on_rank(module, setting.layout)
+        if group is not None and module.scheme.bits < SIXTEEN_BITS and width % group:
+            return _group_cut(
+                module.name,
+                width,
+                group,
+                "CompressedTensors WNA16 MoE with static group scales requires the MoE intermediate size per "
+                f"tensor-parallel partition ({width}) to be divisible by group_size ({group}).",
+            )
+    return None
+
+
+def _group_cut(name: str, size: int, group: int, words: str) -> Refusal:
+    return Refusal(
+        "quantization_group_cut",
+        f"{size} inputs of {name} on a GPU are not a whole number of quantisation groups of {group}",
+        words,
+        "choose a smaller tensor parallel size, or spread whole experts with expert_parallel",
+    )
+
+
+BEFORE_LAYOUT: tuple[Rule, ...] = (method_built_in, card_runs_method, card_has_methods_type)
+"""What the engine checks with the configuration."""
+
+WHILE_BUILDING: tuple[Rule, ...] = (blocks_stay_whole, groups_stay_whole, expert_groups_stay_whole)
+"""What it meets while it builds the model."""
