@@ -70,7 +70,7 @@ _REFUSALS = (
     _refusal(
         "out_of_memory",
         "outofmemory.Triedtoallocate",
-        r"(?:CUDA|HIP|XPU)outofmemory\.Triedtoallocate(?P<tried>\d{1,9}(?:\.\d{1,4})?)(?:[GM]iB)",
+        r"(?:CUDA|HIP|XPU)outofmemory\.Triedtoallocate(?:(?P<tried_gib><GIB>)GiB|\d{1,9}(?:\.\d{1,4})?[KM]iB)",
     ),
     _refusal("engine_did_not_start", "Enginecoreinitializationfailed", r"Enginecoreinitializationfailed"),
     _refusal("engine_did_not_start", "EngineCorefailedtostart", r"EngineCorefailedtostart"),
