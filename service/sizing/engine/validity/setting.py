@@ -36,15 +36,15 @@ def divisors_of(number: int, limit: int = 64) -> str:
 
 
 def built_first(model: ModelShape) -> Iterator[Module]:
-    """Towers, then the embedding."""
-    yield from (module for module in model.first_stage if module.tensor_class in TOWERS)
-    yield from (module for module in model.first_stage if module.tensor_class not in TOWERS)
+    """Towers, then the embedding and what else stands before the layers."""
+    outside = (*model.first_stage, *model.every_stage)
+    yield from (module for module in outside if module.tensor_class in TOWERS)
+    yield from (module for module in outside if module.tensor_class not in TOWERS)
 
 
 def in_build_order(model: ModelShape) -> Iterator[Module]:
     """Modules as the engine builds them: towers, embedding, each distinct layer once, norm and head."""
     yield from built_first(model)
-    yield from model.every_stage
     for layer in model.distinct:
         yield from layer.modules
     yield from model.last_stage
