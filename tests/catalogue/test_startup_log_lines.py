@@ -194,7 +194,8 @@ FAILURES = [
         (
             "ValueError: To serve at least one request with the models's max seq len (32000), (1.10 GiB KV cache "
             "is needed, "
-            "which is larger than the available KV cache memory (0.59 GiB).  Try increasing `gpu_memory_utilization` or "
+            "which is larger than the available KV cache memory (0.59 GiB).  Try increasing "
+            "`gpu_memory_utilization` or "
             "decreasing `max_model_len` when initializing the engine."
         ),
         "max_model_len_needs_more_kv",
@@ -204,8 +205,10 @@ FAILURES = [
         (
             "ValueError: To serve at least one request with the model's max seq len (100000), (4.26 GiB KV cache "
             "is needed, "
-            "which is larger than the available KV cache memory (4.25 GiB). Based on the available memory, the estimated "
-            "maximum model length is 99744. Try increasing `gpu_memory_utilization` (which also controls CPU memory on the "
+            "which is larger than the available KV cache memory (4.25 GiB). Based on the available memory, "
+            "the estimated "
+            "maximum model length is 99744. Try increasing `gpu_memory_utilization` (which also controls CPU "
+            "memory on the "
             "CPU backend) or decreasing `max_model_len` when initializing the engine."
         ),
         "max_model_len_needs_more_kv",
@@ -232,7 +235,8 @@ FAILURES = [
     ),
     (
         (
-            "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try "
+            "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a "
+            "single token. Try "
             "increasing `gpu_memory_utilization`."
         ),
         "no_memory_for_kv_cache",
@@ -258,7 +262,8 @@ FAILURES = [
     ),
     (
         (
-            "AssertionError: Error in memory profiling. Initial free memory 38.2 GiB, current free memory 40.1 GiB. This "
+            "AssertionError: Error in memory profiling. Initial free memory 38.2 GiB, current free memory "
+            "40.1 GiB. This "
             "happens when other processes sharing the same container release GPU memory while vLLM is profiling."
         ),
         "memory_changed_while_profiling",
