@@ -1,7 +1,7 @@
 """Reading a configuration with names for what is wrong."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
@@ -162,18 +162,19 @@ class Fields:
             raise InvalidConfig(self.named(name), f"{self.named(name)} must be at most {MAX_LAYERS}, not {count}")
         return count
 
-    def refuse_unread(self, structural: frozenset[str], architecture: str) -> None:
+    def refuse_unread(self, structural: Iterable[frozenset[str]], architecture: str) -> None:
         """Refuse fields that change memory and that the reader of this architecture did not look at.
+
+        Each set holds the fields that spell one thing: reading any of them is having looked at it.
 
         Raises
         ------
         NotUnderstood
             Naming them all.
         """
+        unread = {name for spellings in structural if not spellings & self.read for name in spellings}
         strange = tuple(
-            self.named(name)
-            for name, value in self.values.items()
-            if name in structural and name not in self.read and not _trivial(value)
+            self.named(name) for name, value in self.values.items() if name in unread and not _trivial(value)
         )
         if strange:
             raise NotUnderstood(
@@ -182,7 +183,10 @@ class Fields:
 
 
 def _trivial(value: object) -> bool:
-    """Whether a value of a structural field leaves the structure as it is: nothing, none or just one."""
+    """Whether a value of a structural field changes nothing: none, just one, layers of just one kind."""
+    if isinstance(value, list) and value:
+        kinds = cast("list[object]", value)
+        return isinstance(kinds[0], str) and kinds.count(kinds[0]) == len(kinds)
     return not value or (value == 1 and not isinstance(value, bool))
 
 

@@ -23,22 +23,37 @@ DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "floa
 BFLOAT16_ONLY = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
 """Model types that the engine does not serve in float16 (vLLM 0.33 `config/model.py`)."""
 
-STRUCTURAL = frozenset(
-    {
-        *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "moe_num_primary_experts"),
-        *("kv_lora_rank", "q_lora_rank", "v_head_dim", "index_topk", "compress_ratios", "sparse_attention_config"),
-        *("mamba_d_state", "mamba_num_heads", "mamba_n_heads", "mamba_d_ssm", "ssm_state_size", "state_size"),
-        *("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "hybrid_override_pattern"),
-        *("layers_block_type", "attn_type_list", "attn_layer_indices", "attn_layer_period", "full_attention_interval"),
-        *("sliding_window", "layer_types", "attention_chunk_size", "interleaved_sliding_window"),
-        *("hybrid_layer_pattern", "sliding_window_layout", "num_kv_shared_layers", "use_cla", "cross_attention_layers"),
-        *("num_global_key_value_heads", "global_head_dim", "num_attention_heads_per_layer", "attention_other_setting"),
-        *("block_configs", "altup_num_inputs", "hidden_size_per_layer_input", "param_sink_number", "hc_mult"),
-        *("dual_chunk_attention_config", "add_cross_attention", "is_encoder_decoder", "encoder_layers"),
-        *("vision_config", "audio_config", "visual", "vision_tower", "mm_vision_tower"),
-    }
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "moe_num_primary_experts")
+STATES = ("mamba_d_state", "mamba_num_heads", "mamba_n_heads", "mamba_d_ssm", "ssm_state_size", "state_size")
+LAYER_KINDS = ("hybrid_override_pattern", "layers_block_type", "attn_layer_indices", "attn_layer_period")
+WINDOWS = ("sliding_window", "layer_types", "attention_chunk_size", "interleaved_sliding_window")
+TOWERS = ("vision_config", "audio_config", "visual", "vision_tower", "mm_vision_tower")
+
+STRUCTURAL = (
+    frozenset({*EXPERTS, *LAYER_KINDS}),
+    frozenset({*STATES, *LAYER_KINDS, "linear_num_value_heads", "linear_attn_config", "conv_L_cache"}),
+    frozenset({*WINDOWS, "hybrid_layer_pattern", "sliding_window_layout"}),
+    frozenset({"kv_lora_rank", "q_lora_rank", "v_head_dim"}),
+    frozenset({"index_topk"}),
+    frozenset({"compress_ratios"}),
+    frozenset({"sparse_attention_config"}),
+    frozenset({"num_kv_shared_layers"}),
+    frozenset({"use_cla"}),
+    frozenset({"num_global_key_value_heads", "global_head_dim"}),
+    frozenset({"num_attention_heads_per_layer", "attention_other_setting"}),
+    frozenset({"block_configs"}),
+    frozenset({"altup_num_inputs"}),
+    frozenset({"hidden_size_per_layer_input"}),
+    frozenset({"param_sink_number"}),
+    frozenset({"hc_mult"}),
+    frozenset({"dual_chunk_attention_config"}),
+    frozenset({"cross_attention_layers", "add_cross_attention", "is_encoder_decoder", "encoder_layers"}),
+    frozenset(TOWERS),
 )
-"""Fields that change memory in some family: a reader that did not look at one covers no model that has it."""
+"""Fields that change memory in some family, those that spell one thing together.
+
+A reader that looked at none of them covers no model that has one.
+"""
 
 
 def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> ModelShape:
