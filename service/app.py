@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-import sqlalchemy as sa
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 from litestar.types import ControllerRouterHandler
@@ -19,8 +18,9 @@ from service.api.reading import MAX_BODY_BYTES
 from service.catalogue.snapshot import Snapshot
 from service.settings import Settings
 from service.storage.catalogue import load_snapshot
-from service.storage.engine import create_engine
+from service.storage.engine import Engine, create_engine
 from service.storage.listen import follow
+from service.telemetry import CATALOGUE_REVISION, Telemetry, metrics
 from service.web import docs
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -72,6 +72,11 @@ def build_app(settings: Settings) -> Litestar:
                 await following
             engine.dispose()
 
+    @get("/metrics", name="metrics", include_in_schema=False, sync_to_thread=False)
+    def scrape() -> Response[bytes]:
+        content, media_type = metrics()
+        return Response(content, media_type=media_type)
+
     contract = openapi_document()
     published = openapi_bytes()
 
@@ -83,8 +88,9 @@ def build_app(settings: Settings) -> Litestar:
         route_of(operation, PATH_KINDS.get(operation.name, {})) for operation in OPERATIONS
     ]
     return Litestar(
-        route_handlers=[*handlers, openapi, *docs.handlers(contract)],
+        route_handlers=[*handlers, openapi, scrape, *docs.handlers(contract)],
         lifespan=[lifespan],
+        middleware=[Telemetry()],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=None,
         request_max_body_size=MAX_BODY_BYTES * 8,
@@ -92,6 +98,8 @@ def build_app(settings: Settings) -> Litestar:
     )
 
 
-def _load(engine: sa.Engine) -> Snapshot:
+def _load(engine: Engine) -> Snapshot:
     with engine.connect() as connection:
-        return load_snapshot(connection)
+        snapshot = load_snapshot(connection)
+    CATALOGUE_REVISION.set(snapshot.revision)
+    return snapshot

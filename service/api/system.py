@@ -4,9 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from litestar import Request, Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from service import RULES_VERSION, __version__
 from service.api import responding
@@ -14,6 +12,7 @@ from service.api.operation import Operation
 from service.api.problems import unavailable
 from service.catalogue.snapshot import Snapshot
 from service.sizing.quantities import Doc
+from service.storage.engine import Engine, answers
 
 READY_TIMEOUT_S = 2.0
 
@@ -46,16 +45,13 @@ def live(_: Request[Any, Any, Any]) -> Response[bytes]:
 async def ready(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The catalogue is in memory and the database answers."""
     snapshot: Snapshot = request.app.state.snapshot
-    engine: sa.Engine = request.app.state.engine
-
-    def ask() -> None:
-        with engine.connect() as connection:
-            connection.execute(sa.text("SELECT 1"))
-
+    engine: Engine = request.app.state.engine
     try:
-        await asyncio.wait_for(asyncio.to_thread(ask), READY_TIMEOUT_S)
-    except (SQLAlchemyError, TimeoutError):
-        raise unavailable("the database does not answer") from None
+        reached = await asyncio.wait_for(asyncio.to_thread(answers, engine), READY_TIMEOUT_S)
+    except TimeoutError:
+        reached = False
+    if not reached:
+        raise unavailable("the database does not answer")
     answer = Ready("ready", __version__, RULES_VERSION, snapshot.revision, len(snapshot.gpus), len(snapshot.models))
     return responding.answer(responding.ENCODER.encode(answer), snapshot.revision)
 

@@ -1,6 +1,8 @@
 """Connections to Postgres."""
 
 import sqlalchemy as sa
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import Settings
 from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
@@ -12,7 +14,7 @@ POOL_RECYCLE_S = 1800
 STATEMENT_TIMEOUT_MS = 15_000
 
 
-def create_engine(settings: Settings, *, pooled: bool = True) -> sa.Engine:
+def create_engine(settings: Settings, *, pooled: bool = True) -> Engine:
     """An engine for one process; create it after the process has started, never share it over a fork.
 
     A pool takes up to 10 connections; waiting longer than 5 s for one raises `sqlalchemy.exc.TimeoutError`.
@@ -44,3 +46,13 @@ def create_engine(settings: Settings, *, pooled: bool = True) -> sa.Engine:
         pool_pre_ping=True,
         connect_args=connect,
     )
+
+
+def answers(engine: Engine) -> bool:
+    """Whether the database answers."""
+    try:
+        with engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+    except SQLAlchemyError:
+        return False
+    return True

@@ -61,7 +61,7 @@ def test_the_server_is_open_to_its_user_alone(data_dir: Path) -> None:
     """No network port, and a socket in a directory closed to others."""
     with embedded.running(data_dir, QUICK) as url, psycopg.connect(url) as connection:
         assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
-        sockets = Path(conninfo_to_dict(url)["host"])
+        sockets = Path(str(conninfo_to_dict(url)["host"]))
         assert sockets.stat().st_mode & 0o077 == 0
     assert not sockets.exists()
 
