@@ -1,0 +1,58 @@
+"""Parts that towers are made of. A tower and its projector sit on the first pipeline stage.
+
+Source: vLLM 0.33 `model_executor/models/vision.py`, `layers/linear.py`.
+"""
+
+from service.sizing.model.modules import Linear, Split, Tensor, TensorClass, Units
+from service.sizing.model.quantization import Quantization
+
+TOWER, PROJECTOR = TensorClass.TOWER, TensorClass.PROJECTOR
+
+
+def tower_query_key_value(
+    quantization: Quantization,
+    path: str,
+    name: str,
+    hidden: int,
+    heads: int,
+    head_size: int,
+    *,
+    bias: bool,
+    parts: tuple[str, ...] = (),
+    split_units: int | None = None,
+) -> Linear:
+    """Fused query, key and value projection of a tower with as many key as query heads."""
+    units = Units(heads, head_size)
+    return Linear(
+        name,
+        TOWER,
+        Units(hidden),
+        (units, units, units),
+        Split.COLUMN,
+        bias,
+        quantization.linear(*(f"{path}.{part}" for part in parts or (name,))),
+        split_units=split_units,
+    )
+
+
+def tower_linear(
+    quantization: Quantization,
+    path: str,
+    name: str,
+    inputs: Units | int,
+    outputs: int,
+    split: Split,
+    *,
+    bias: bool,
+    tensor_class: TensorClass = TOWER,
+    split_units: int | None = None,
+) -> Linear:
+    """One linear layer of a tower or projector."""
+    units = inputs if isinstance(inputs, Units) else Units(inputs)
+    scheme = quantization.linear(f"{path}.{name}")
+    return Linear(name, tensor_class, units, (Units(outputs),), split, bias, scheme, split_units=split_units)
+
+
+def layer_norm(name: str, size: int, *, bias: bool = True, tensor_class: TensorClass = TOWER) -> Tensor:
+    """A norm's weight and, for most towers, its bias."""
+    return Tensor(name, tensor_class, (Units(size),), columns=2 if bias else 1)

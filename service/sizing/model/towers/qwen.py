@@ -1,0 +1,76 @@
+"""Towers of the Qwen family.
+
+Source: vLLM 0.33 `model_executor/models/qwen3_vl.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.sizing.model.fields import Fields
+from service.sizing.model.modules import Module, Split, Tensor, Units
+from service.sizing.model.quantization import Quantization
+from service.sizing.model.towers.parts import PROJECTOR, TOWER, layer_norm, tower_linear, tower_query_key_value
+
+TOWER_POSITIONS = 8192
+"""Positions of the rotary table of a Qwen tower."""
+
+TOWER_ROTARY_SHARE = 2
+"""One part in this many of a head of a Qwen tower is rotated."""
+
+
+def qwen3_vl_tower(
+    quantization: Quantization, vision: Fields, defaults: Mapping[str, Any], *, path: str = "model.visual"
+) -> tuple[Module, ...]:
+    """The tower of Qwen3-VL and Qwen3.5, with the mergers that feed deep layers where the configuration lists them."""
+    vision = Fields({**defaults, **vision.values}, vision.path)
+    hidden, heads = vision.integer("hidden_size"), vision.integer("num_heads", "num_attention_heads")
+    width, output = vision.integer("intermediate_size"), vision.integer("out_hidden_size")
+    size, patch = hidden // heads, vision.integer("patch_size")
+    pixels = vision.integer("in_channels") * vision.integer("temporal_patch_size") * patch * patch
+    merged = hidden * vision.integer("spatial_merge_size") ** 2
+    deep = vision.integers("deepstack_visual_indexes") or []
+
+    def merger(name: str, norm: int) -> tuple[Module, ...]:
+        return (
+            layer_norm("norm", norm, tensor_class=PROJECTOR),
+            tower_linear(
+                quantization,
+                f"{path}.{name}",
+                "linear_fc1",
+                merged,
+                merged,
+                Split.COLUMN,
+                bias=True,
+                tensor_class=PROJECTOR,
+            ),
+            tower_linear(
+                quantization,
+                f"{path}.{name}",
+                "linear_fc2",
+                merged,
+                output,
+                Split.ROW,
+                bias=True,
+                tensor_class=PROJECTOR,
+            ),
+        )
+
+    modules: list[Module] = [
+        Tensor("patch_embed.proj", TOWER, (Units(hidden),), columns=pixels + 1),
+        Tensor("pos_embed", TOWER, (Units(vision.integer("num_position_embeddings")),), columns=hidden),
+        Tensor("rotary", TOWER, (Units(TOWER_POSITIONS),), columns=size // TOWER_ROTARY_SHARE, buffer=True),
+        *merger("merger", hidden),
+    ]
+    for number in range(len(deep)):
+        modules += merger(f"deepstack_merger_list.{number}", merged)
+    for number in range(vision.layers("depth")):
+        block = f"{path}.blocks.{number}"
+        modules += (
+            layer_norm("norm1", hidden),
+            tower_query_key_value(quantization, f"{block}.attn", "qkv", hidden, heads, size, bias=True),
+            tower_linear(quantization, f"{block}.attn", "proj", Units(heads, size), hidden, Split.ROW, bias=True),
+            layer_norm("norm2", hidden),
+            tower_linear(quantization, f"{block}.mlp", "linear_fc1", hidden, width, Split.COLUMN, bias=True),
+            tower_linear(quantization, f"{block}.mlp", "linear_fc2", width, hidden, Split.ROW, bias=True),
+        )
+    return tuple(modules)
