@@ -158,6 +158,13 @@ def test_row_that_lost_a_cell_cannot_move_a_link() -> None:
     assert topology.unread
 
 
+def test_row_that_another_contradicts_is_not_believed_alone() -> None:
+    """GPU0's cells were exchanged and GPU2's row is lost: the NV18 of GPU0 to GPU2 is nobody's word."""
+    text = link_paste(3, lambda a, b: "NV18" if {a, b} == {0, 1} else "SYS")
+    topology = read_topology(re.sub(r"\nGPU2.*", "", text.replace("X \tNV18\tSYS", "X \tSYS\tNV18", 1)))
+    assert fabric_pairs(topology) == set()
+
+
 def test_row_under_a_wrong_name_is_not_used() -> None:
     """Two rows that call themselves GPU1: what only they show stays unknown, and the lines are listed."""
     text = link_paste(4, pairs_bridged).replace("\nGPU3", "\nGPU1")

@@ -6,7 +6,8 @@ row must be as wide as the others. A row that fails may contradict its mirror ce
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 from service.sizing.topology.links import TopologyNotUnderstood, UnreadLine
 from service.sizing.topology.paste import Header, Row, Section
@@ -28,8 +29,9 @@ class Grid:
         Which cell of a row speaks of which GPU.
     sound : frozenset of str
         Labels of the rows that line up.
-    misnamed : bool
-        Some row stands under another GPU's label, so a label may be wrong and a pair read from one side is not safe.
+    alone : frozenset of str
+        Those of them whose word counts without a mirror cell: none if some row stands under another GPU's label, and
+        not the rows that differ from a mirror cell elsewhere.
     warnings : tuple of str
     unread : tuple of UnreadLine
     """
@@ -38,7 +40,7 @@ class Grid:
     rows: dict[str, Row]
     columns: dict[str, int]
     sound: frozenset[str]
-    misnamed: bool
+    alone: frozenset[str]
     warnings: tuple[str, ...]
     unread: tuple[UnreadLine, ...]
 
@@ -50,14 +52,11 @@ class Grid:
     def pair(self, a: str, b: str) -> tuple[str, ...]:
         """What both rows say of the pair: nothing, one reading, or two that differ.
 
-        A reading counts if one of the rows behind it lines up; alone, if its own row does and no row is misnamed.
+        Two readings count if one of their rows lines up, a single one if its row is in `alone`.
         """
         readings = {label: cell for label, cell in ((a, self.cell(a, b)), (b, self.cell(b, a))) if cell is not None}
-        if len(readings) == 2 and not self.sound.isdisjoint(readings):
-            return tuple(sorted(set(readings.values())))
-        if len(readings) == 1 and not self.misnamed and self.sound.issuperset(readings):
-            return tuple(readings.values())
-        return ()
+        counts = not self.sound.isdisjoint(readings) if len(readings) == 2 else self.alone.issuperset(readings)
+        return tuple(sorted(set(readings.values()))) if counts else ()
 
 
 def assemble(section: Section) -> Grid:
@@ -111,7 +110,9 @@ def assemble(section: Section) -> Grid:
         warnings.append(f"no row for {', '.join(missing)}: read from the other rows where they show the pair")
     labels = tuple(sorted(columns, key=lambda label: (_number(label) or 0, columns[label])))
     in_cells = {label: column for label, column in columns.items() if column < width}
-    return Grid(labels, rows, in_cells, frozenset(sound), misnamed, tuple(warnings), tuple(unread))
+    grid = Grid(labels, rows, in_cells, frozenset(sound), frozenset(), tuple(warnings), tuple(unread))
+    differing = {label for pair in combinations(labels, 2) if len(grid.pair(*pair)) > 1 for label in pair}
+    return grid if misnamed else replace(grid, alone=grid.sound - differing)
 
 
 def _self_at(row: Row) -> int | None:
