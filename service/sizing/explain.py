@@ -13,13 +13,13 @@ def gib(bytes_: float) -> str:
 
 def reasons(found: Feasible) -> tuple[str, ...]:
     """How the memory works out, and why this split."""
-    layout, tight = found.layout, found.tight
-    weights = found.fitted.weights[tight].total_bytes
-    band = found.fitted.bands[tight]
+    layout, tight = found.layout, found.settled.tight
+    weights = found.settled.fitted.weights[tight].total_bytes
+    band = found.settled.fitted.bands[tight]
     workload = found.question.workload
     budget = (
-        f"of {gib(found.usable_bytes)} usable on each GPU, weights take {gib(weights)} and working space "
-        f"{gib(band.value)}: {gib(found.rooms[tight])} are left for the cache"
+        f"of {gib(found.settled.usable_bytes)} usable on each GPU, weights take {gib(weights)} and working space "
+        f"{gib(band.value)}: {gib(found.settled.rooms[tight])} are left for the cache"
     )
     holds = (
         f"memory holds {found.capacity} conversations of {workload.context_tokens} tokens; "
@@ -48,21 +48,21 @@ def reasons(found: Feasible) -> tuple[str, ...]:
 
 def warnings(found: Feasible) -> tuple[str, ...]:
     """Assumptions that decide, and what to check."""
-    question, cache = found.question, found.fitted.cache
+    question, cache = found.question, found.settled.fitted.cache
     lines = [*found.machine.warnings, *found.warnings, *cache.warnings, *cache.notes]
-    band = found.fitted.bands[found.tight]
+    band = found.settled.fitted.bands[found.settled.tight]
     if band.high > band.low and question.engine.kv_cache_memory_bytes is None:
         lines.append(
             f"the working space is assumed: {gib(band.low)} to {gib(band.high)}, {gib(band.value)} shown; the high end "
             "decides what fits, the flags and the capacity"
         )
-    length, own = found.printed.max_model_len, question.model.default_context_tokens
-    if found.options.max_model_len != question.engine.max_model_len and length < own:
+    length, own = found.settled.printed.max_model_len, question.model.default_context_tokens
+    if found.settled.options.max_model_len != question.engine.max_model_len and length < own:
         lines.append(f"one request of the model's own {own} tokens does not fit: the flags limit it to {length}")
-    if found.options.max_num_seqs not in (None, question.engine.max_num_seqs) and cache.keeps_state:
+    if found.settled.options.max_num_seqs not in (None, question.engine.max_num_seqs) and cache.keeps_state:
         lines.append(
             "vLLM refuses more sequences than state blocks: the flags lower max_num_seqs to "
-            f"{found.options.max_num_seqs}"
+            f"{found.settled.options.max_num_seqs}"
         )
     if found.layout.gpu_count > found.machine.gpus_per_node:
         lines.append("the plan spans nodes: the network between them is not modelled beyond an InfiniBand default")
@@ -79,7 +79,7 @@ def warnings(found: Feasible) -> tuple[str, ...]:
 
 def checklist(found: Feasible) -> tuple[str, ...]:
     """What to verify before buying."""
-    question, layout, tight = found.question, found.layout, found.tight
+    question, layout, tight = found.question, found.layout, found.settled.tight
     model = question.model
     kept = found.needed_bytes // found.sequences if found.sequences else 0
     domain = found.machine.gpus_per_domain
@@ -96,7 +96,7 @@ def checklist(found: Feasible) -> tuple[str, ...]:
         f"{len(model.layers)} layers over {layout.pipeline_parallel_size} stages"
     )
     return (
-        f"weights at this precision: {gib(found.fitted.weights[tight].total_bytes)} on each GPU",
+        f"weights at this precision: {gib(found.settled.fitted.weights[tight].total_bytes)} on each GPU",
         f"cache of one conversation of {question.workload.context_tokens} tokens: {gib(kept)} on each GPU",
         f"minimum count: {ceil_div(layout.gpu_count, layout.data_parallel_size)} GPUs hold one copy",
         divides,
@@ -108,7 +108,7 @@ def checklist(found: Feasible) -> tuple[str, ...]:
 def basis(found: Feasible) -> dict[str, Origin]:
     """Where each figure comes from, by its path in the plan."""
     given = found.question.assumptions
-    version = found.fitted.cache.profile.version
+    version = found.settled.fitted.cache.profile.version
 
     def origin(kind: Basis, source: str) -> Origin:
         return Origin(kind.value, source)
@@ -119,7 +119,7 @@ def basis(found: Feasible) -> dict[str, Origin]:
         if given.gpu_memory_bytes is not None
         else origin(Basis.CATALOGUE, f"GET /gpus/{found.machine.gpu.slug}: memory_total_gib"),
         "memory.usable_bytes": origin(
-            Basis.COMPUTED, f"total x {found.fitted.cache.defaults.gpu_memory_utilization:g}, rounded up"
+            Basis.COMPUTED, f"total x {found.settled.fitted.cache.defaults.gpu_memory_utilization:g}, rounded up"
         ),
         "memory.weights_bytes": origin(Basis.COMPUTED, f"parameters and buffers as vLLM {version} builds them"),
         "memory.working_space_bytes": origin(Basis.GIVEN, "assumptions.working_space_gib")

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import ceil
 
 from service.sizing.answer import LayoutAnswer, Rejection
+from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import profile_for
@@ -24,7 +25,7 @@ from service.sizing.kv_cache.planner import (
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import ceil_div
-from service.sizing.question import Machine, Question
+from service.sizing.question import Assumptions, Machine, Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 from service.sizing.weights import StageWeights, stage_weights
 from service.sizing.working_space import Band, working_space
@@ -43,36 +44,27 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Feasible:
-    """A layout that starts and holds the workload.
+class Settled:
+    """One copy of a layout with its memory divided, for conversations of one length.
 
     Attributes
     ----------
     options : EngineOptions
-        The caller's options with what the plan adds (`max_model_len`, `max_num_seqs`, `max_num_batched_tokens`).
+        The options with what the plan adds (`max_model_len`, a lowered `max_num_seqs`).
     total_bytes, usable_bytes : int
         Memory a process sees on a GPU, and what the engine may take of it.
     rooms, safe_rooms : tuple of int
         Bytes left for the cache on each stage, at the centre and at the pessimistic end of the working space.
     printed : CachePlan
         The cache as the engine prints it, at the centre.
+    safe_blocks : int
+        Blocks at the pessimistic end.
     tight : int
         The stage with the fewest blocks.
-    sequences : int
-        Conversations of one copy.
-    needed_bytes : int
-        What they keep on a GPU of the tight stage.
-    capacity : int
-        Conversations that fit over all copies, at the pessimistic end.
-    step_ms : float
-        Time of one decode step at the workload's concurrency, by the roofline.
-    warnings : tuple of str
-        What the plan had to change or assume.
+    kept_blocks : int
+        Blocks one conversation keeps.
     """
 
-    question: Question
-    machine: Machine
-    layout: Layout
     options: EngineOptions
     fitted: Fitted
     total_bytes: int
@@ -80,18 +72,59 @@ class Feasible:
     rooms: tuple[int, ...]
     safe_rooms: tuple[int, ...]
     printed: CachePlan
+    safe_blocks: int
     tight: int
+    kept_blocks: int
+
+    @property
+    def held(self) -> int:
+        """Conversations that fit; a model that keeps no cache holds what the engine runs at once."""
+        return self.safe_blocks // self.kept_blocks if self.kept_blocks else self.fitted.cache.defaults.max_num_seqs
+
+    @property
+    def conversation_bytes(self) -> int:
+        """Bytes of one conversation on a GPU of the tight stage."""
+        return self.kept_blocks * self.fitted.cache.block_bytes[self.tight]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feasible:
+    """A layout that starts and holds the workload.
+
+    Attributes
+    ----------
+    settled : Settled
+        One copy.
+    sequences : int
+        Conversations of one copy.
+    step_ms : float
+        Time of one decode step at the workload's concurrency, by the roofline.
+    warnings : tuple of str
+        What the plan had to change.
+    """
+
+    question: Question
+    machine: Machine
+    layout: Layout
+    settled: Settled
     sequences: int
-    needed_bytes: int
-    capacity: int
     step_ms: float
     warnings: tuple[str, ...]
 
     @property
+    def needed_bytes(self) -> int:
+        """What the conversations of a copy keep on a GPU of the tight stage."""
+        return self.sequences * self.settled.conversation_bytes
+
+    @property
+    def capacity(self) -> int:
+        """Conversations that fit over all copies, at the pessimistic end."""
+        return self.settled.held * self.layout.data_parallel_size
+
+    @property
     def tokens_per_second(self) -> float:
         """Output tokens a second over all copies, by the roofline."""
-        sequences = min(self.question.workload.concurrent_sequences, self.sequences * self.layout.data_parallel_size)
-        return sequences / self.step_ms * 1000
+        return self.question.workload.concurrent_sequences / self.step_ms * 1000
 
 
 def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Rejection:
@@ -161,7 +194,7 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
 
 
 def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refusal:
-    model, workload, gpu = question.model, question.workload, machine.gpu
+    model, workload, gpu, link = question.model, question.workload, machine.gpu, machine.link
     if workload.context_tokens > (longest := _longest(question)):
         return Refusal(
             "context_too_long",
@@ -169,155 +202,178 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             fix=f"ask for at most {longest} tokens",
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
-    options, warnings = _with_sequences(question.engine, model, layout, gpu, sequences)
-    for _ in range(2):
-        settled = _settle(question, machine, layout, options, sequences)
-        if isinstance(settled, Refusal | Feasible):
-            break
-        options = settled
-    else:
-        raise AssertionError("lowering the sequences settles at once")
-    return replace(settled, warnings=(*warnings, *settled.warnings)) if isinstance(settled, Feasible) else settled
+    copy = layout if model.experts else replace(layout, data_parallel_size=1)
+    options, warnings = _with_sequences(question.engine, model, copy, gpu, sequences)
+    settled = settle(model, copy, gpu, link, options, question.assumptions, workload.context_tokens)
+    if isinstance(settled, Refusal):
+        return settled
+    if settled.held < sequences:
+        return Refusal(
+            "cache_too_small",
+            f"{sequences} conversations of {workload.context_tokens} tokens need "
+            f"{gib(sequences * settled.conversation_bytes)} GiB of cache on each GPU; "
+            f"{gib(max(0, settled.safe_rooms[settled.tight]))} GiB are left, which hold {settled.held}",
+            fix=f"ask for {settled.held * layout.data_parallel_size} conversations or fewer" if settled.held else None,
+        )
+    mean = max(1, workload.prompt_tokens + workload.output_tokens // 2)
+    return Feasible(
+        question=question,
+        machine=machine,
+        layout=layout,
+        settled=settled,
+        sequences=sequences,
+        step_ms=step_ms(
+            model,
+            copy,
+            gpu,
+            link,
+            machine.gpus_per_node,
+            sequences=sequences,
+            cached_bytes=tuple(
+                settled.fitted.cache.conversation_bytes(mean, stage) for stage in range(layout.pipeline_parallel_size)
+            ),
+            bandwidth_fraction=question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
+        ),
+        warnings=warnings,
+    )
 
 
 def _longest(question: Question) -> int:
     """The longest conversation that the model and a given limit allow."""
     given = question.engine.max_model_len
     longest = question.model.max_context_tokens
-    return longest if given is None or given == -1 else min(longest, given)
+    return longest if given is None or given == AUTO_FIT else min(longest, given)
+
+
+@lru_cache(maxsize=16384)
+def _default_batch(model: ModelShape, layout: Layout, gpu: Gpu, options: EngineOptions) -> tuple[int, int] | None:
+    """Sequences and tokens of a step by default; None where the options contradict each other."""
+    profile, _ = profile_for(options.version)
+    defaults = resolve_defaults(model, layout, Device.of(gpu), options, profile)
+    return None if isinstance(defaults, Refusal) else (defaults.max_num_seqs, defaults.max_num_batched_tokens)
 
 
 def _with_sequences(
     options: EngineOptions, model: ModelShape, layout: Layout, gpu: Gpu, sequences: int
 ) -> tuple[EngineOptions, tuple[str, ...]]:
     """Options that let a copy run `sequences` at once, where the engine's default is lower and none was given."""
-    cache = cache_layout_or_refusal(model, layout, gpu, options)
-    if options.max_num_seqs is not None or isinstance(cache, Refusal) or sequences <= cache.defaults.max_num_seqs:
+    batch = _default_batch(model, layout, gpu, options) if options.max_num_seqs is None else None
+    if batch is None or sequences <= batch[0]:
         return options, ()
     tokens = options.max_num_batched_tokens
-    if tokens is None and sequences > cache.defaults.max_num_batched_tokens:
+    if tokens is None and sequences > batch[1]:
         tokens = sequences
     return replace(options, max_num_seqs=sequences, max_num_batched_tokens=tokens), (
-        f"the flags raise the engine's default of {cache.defaults.max_num_seqs} sequences at once to {sequences}",
+        f"the flags raise the engine's default of {batch[0]} sequences at once to {sequences}",
     )
 
 
-def cache_layout_or_refusal(
-    model: ModelShape, layout: Layout, gpu: Gpu, options: EngineOptions
-) -> CacheLayout | Refusal:
-    """The layout of the cache, an indivisible state as a refusal."""
-    try:
-        return cache_layout(model, layout, Device.of(gpu), options)
-    except Indivisible as error:
-        return Refusal("dimension_not_divisible", str(error), str(error))
-
-
-def _settle(
-    question: Question, machine: Machine, layout: Layout, options: EngineOptions, sequences: int
-) -> Feasible | Refusal | EngineOptions:
-    """Judge with these options; other options where the engine's default number of sequences must be lowered."""
-    model, workload, gpu = question.model, question.workload, machine.gpu
-    fitted = fit(model, layout, gpu, machine.link, options)
+@lru_cache(maxsize=16384)
+def settle(
+    model: ModelShape,
+    layout: Layout,
+    gpu: Gpu,
+    link: Link,
+    options: EngineOptions,
+    assumed: Assumptions,
+    context_tokens: int,
+    *,
+    lowered: bool = False,
+) -> Settled | Refusal:
+    """Divide the memory of one copy; `lowered` says that the sequences were lowered to the state blocks already."""
+    fitted = fit(model, layout, gpu, link, options)
     if isinstance(fitted, Refusal):
         return fitted
-    cache, assumed = fitted.cache, question.assumptions
-    total = assumed.gpu_memory_bytes or gpu.memory_total_bytes
-    usable = ceil(total * cache.defaults.gpu_memory_utilization)
     space = assumed.working_space_bytes
-    bands = fitted.bands if space is None else tuple(Band(space, space, space) for _ in fitted.bands)
-    loaded = [weights.total_bytes for weights in fitted.weights]
-    if options.kv_cache_memory_bytes is not None:
-        rooms = safe_rooms = tuple(options.kv_cache_memory_bytes for _ in loaded)
-        taken = max(weights + ceil(band.high) for weights, band in zip(loaded, bands, strict=True))
-        if taken + options.kv_cache_memory_bytes > total:
-            return _does_not_fit(max(loaded), max(band.high for band in bands), total - options.kv_cache_memory_bytes)
-    else:
-        rooms = tuple(usable - weights - ceil(band.value) for weights, band in zip(loaded, bands, strict=True))
-        safe_rooms = tuple(usable - weights - ceil(band.high) for weights, band in zip(loaded, bands, strict=True))
-        if min(safe_rooms) <= 0:
-            tight = min(range(len(loaded)), key=lambda stage: safe_rooms[stage])
-            return _does_not_fit(loaded[tight], bands[tight].high, usable)
-    length = _settled_length(question, cache, safe_rooms)
+    if space is not None:
+        fitted = replace(fitted, bands=(Band(space, space, space),) * len(fitted.bands))
+    total = assumed.gpu_memory_bytes or gpu.memory_total_bytes
+    usable = ceil(total * fitted.cache.defaults.gpu_memory_utilization)
+    rooms = _rooms(fitted, options, total, usable)
+    if isinstance(rooms, Refusal):
+        return rooms
+    central, safe = rooms
+    length = _settled_length(options, fitted.cache, safe, context_tokens)
     if isinstance(length, Refusal):
         return length
-    if length != cache.defaults.max_model_len or (length != model.default_context_tokens and not cache.auto_fit):
-        changed = replace(options, max_model_len=length)
-        refitted = fit(model, layout, gpu, machine.link, changed)
-        if isinstance(refitted, Refusal):
-            return refitted
-        cache = refitted.cache
-        fitted = replace(fitted, cache=cache)
-        options = changed
-    safe = plan_cache(cache, safe_rooms)
-    printed = plan_cache(cache, rooms)
-    if isinstance(safe, Refusal):
-        return safe
+    cache = fitted.cache
+    if length != cache.defaults.max_model_len:
+        options = replace(options, max_model_len=length)
+        cache = _with_context(model, layout, gpu, options, cache)
+        if isinstance(cache, Refusal):
+            return cache
+    safe_plan, printed = plan_cache(cache, safe), plan_cache(cache, central)
+    if isinstance(safe_plan, Refusal):
+        return safe_plan
     if isinstance(printed, Refusal):
         return printed
-    refusal = sequences_refusal(cache, safe.num_blocks)
-    if refusal is not None:
-        if question.engine.max_num_seqs is not None or safe.num_blocks < sequences:
+    if refusal := sequences_refusal(cache, safe_plan.num_blocks):
+        if options.max_num_seqs is not None or lowered:
             return refusal
-        return replace(options, max_num_seqs=safe.num_blocks)
-    tight = min(
-        range(len(rooms)),
-        key=lambda stage: safe_rooms[stage] // cache.block_bytes[stage] if cache.block_bytes[stage] else 0,
-    )
-    kept = cache.conversation_blocks(workload.context_tokens)
-    needed = sequences * kept * cache.block_bytes[tight]
-    held = safe.num_blocks // kept if kept else cache.defaults.max_num_seqs
-    if held < sequences:
-        return Refusal(
-            "cache_too_small",
-            f"{sequences} conversations of {workload.context_tokens} tokens need {gib(needed)} GiB of cache on each "
-            f"GPU; {gib(max(0, safe_rooms[tight]))} GiB are left, which hold {held}",
-            fix=f"ask for {held * layout.data_parallel_size} conversations or fewer" if held else None,
-        )
-    mean_cached = tuple(
-        cache.conversation_bytes(max(1, workload.prompt_tokens + workload.output_tokens // 2), stage)
-        for stage in range(layout.pipeline_parallel_size)
-    )
-    return Feasible(
-        question=question,
-        machine=machine,
-        layout=layout,
+        fewer = replace(options, max_num_seqs=safe_plan.num_blocks)
+        return settle(model, layout, gpu, link, fewer, assumed, context_tokens, lowered=True)
+    blocks = [room // block if block else 0 for room, block in zip(safe, cache.block_bytes, strict=True)]
+    return Settled(
         options=options,
-        fitted=replace(fitted, bands=bands),
+        fitted=replace(fitted, cache=cache),
         total_bytes=total,
         usable_bytes=usable,
-        rooms=rooms,
-        safe_rooms=safe_rooms,
+        rooms=central,
+        safe_rooms=safe,
         printed=printed,
-        tight=tight,
-        sequences=sequences,
-        needed_bytes=needed,
-        capacity=held * layout.data_parallel_size,
-        step_ms=step_ms(
-            model,
-            layout,
-            gpu,
-            machine.link,
-            machine.gpus_per_node,
-            sequences=sequences,
-            cached_bytes=mean_cached,
-            bandwidth_fraction=assumed.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
-        ),
-        warnings=(),
+        safe_blocks=safe_plan.num_blocks,
+        tight=blocks.index(min(blocks)),
+        kept_blocks=cache.conversation_blocks(context_tokens),
     )
 
 
-def _settled_length(question: Question, cache: CacheLayout, safe_rooms: tuple[int, ...]) -> int | Refusal:
+def _rooms(
+    fitted: Fitted, options: EngineOptions, total: int, usable: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | Refusal:
+    """Bytes left for the cache on each stage, at the centre and at the pessimistic end; a given size is both."""
+    loaded = [weights.total_bytes for weights in fitted.weights]
+    given = options.kv_cache_memory_bytes
+    limit = usable if given is None else total - given
+    safe = tuple(limit - weights - ceil(band.high) for weights, band in zip(loaded, fitted.bands, strict=True))
+    tight = safe.index(min(safe))
+    if safe[tight] < 0 or (safe[tight] == 0 and given is None):
+        weights, space = loaded[tight], fitted.bands[tight].high
+        return Refusal(
+            "does_not_fit",
+            f"weights of {gib(weights)} GiB and a working space of up to {gib(ceil(space))} GiB do not fit beside a "
+            f"cache in the {gib(max(0, limit))} GiB that a GPU has for them",
+            "No available memory for the cache blocks." if given is None else None,
+        )
+    if given is not None:
+        return (given,) * len(loaded), (given,) * len(loaded)
+    return tuple(limit - weights - ceil(band.value) for weights, band in zip(loaded, fitted.bands, strict=True)), safe
+
+
+def _with_context(
+    model: ModelShape, layout: Layout, gpu: Gpu, options: EngineOptions, cache: CacheLayout
+) -> CacheLayout | Refusal:
+    """The same cache for another longest context, laid out anew only where the length decides more than itself."""
+    defaults, length = cache.defaults, options.max_model_len
+    assert length is not None
+    decides = not defaults.chunked_prefill or cache.keeps_state
+    if decides or defaults.max_num_seqs * length < defaults.max_num_batched_tokens:
+        return cache_layout(model, layout, Device.of(gpu), options)
+    return replace(cache, defaults=replace(defaults, max_model_len=length))
+
+
+def _settled_length(
+    options: EngineOptions, cache: CacheLayout, safe_rooms: tuple[int, ...], wanted: int
+) -> int | Refusal:
     """The longest context to serve.
 
     A given length is taken as it is (the planner judges it). Without one, the engine's own if a request of it fits or
     the cache memory was given; else the longest that fits, if the workload's conversations are no longer.
     """
-    options, wanted = question.engine, question.workload.context_tokens
     own = cache.defaults.max_model_len
-    if cache.auto_fit:
+    if cache.auto_fit or options.max_model_len is not None:
         return own
-    if options.max_model_len is not None or options.kv_cache_memory_bytes is not None:
-        return max(own, wanted) if options.max_model_len is None else own
+    if options.kv_cache_memory_bytes is not None:
+        return max(own, wanted)
     longest = largest_context(cache, safe_rooms)
     if longest == own:
         return max(own, wanted)
@@ -326,18 +382,6 @@ def _settled_length(question: Question, cache: CacheLayout, safe_rooms: tuple[in
     return Refusal(
         "cache_too_small",
         f"one conversation of {wanted} tokens does not fit in the {gib(min(safe_rooms))} GiB left for the cache; "
-        f"{longest} tokens do"
-        if longest
-        else "no memory is left for the cache",
+        f"{longest} tokens do",
         fix=f"ask for at most {longest} tokens" if longest else None,
-    )
-
-
-def _does_not_fit(weights: int, space: float, usable: int) -> Refusal:
-    """Weights and working space leave nothing for the cache."""
-    return Refusal(
-        "does_not_fit",
-        f"weights of {gib(weights)} GiB and a working space of up to {gib(round(space))} GiB do not leave room for a "
-        f"cache in {gib(usable)} GiB a GPU",
-        "No available memory for the cache blocks." if weights + space > usable else None,
     )

@@ -1,6 +1,7 @@
 """How a deployment is spread over GPUs."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def counts_to_try(gpus_per_node: int, most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*within, *beyond)))
 
 
+@lru_cache(maxsize=4096)
 def candidates(
     gpu_count: int,
     *,

@@ -56,12 +56,12 @@ def _counted(model: ModelShape) -> tuple[int, int, int]:
 
 def deployment_of(found: Feasible) -> flags.Deployment:
     """The deployment that a feasible layout is."""
-    asked, settled = found.question.engine, found.options
+    asked, settled = found.question.engine, found.settled.options
     length = settled.max_model_len
     sequences = settled.max_num_seqs
     return flags.Deployment(
         model=found.question.model.name,
-        version=asked.version or found.fitted.cache.profile.version,
+        version=asked.version or found.settled.fitted.cache.profile.version,
         layout=found.layout,
         nodes=nodes(found),
         gpus_per_node=found.machine.gpus_per_node,
@@ -75,7 +75,7 @@ def deployment_of(found: Feasible) -> flags.Deployment:
         max_num_seqs=None
         if sequences is None or sequences == asked.max_num_seqs
         else (sequences, "conversations at once on each copy")
-        if sequences >= found.sequences and not found.fitted.cache.keeps_state
+        if sequences >= found.sequences and not found.settled.fitted.cache.keeps_state
         else (sequences, "each running sequence needs a block for its state, and there are no more"),
         max_num_batched_tokens=None
         if settled.max_num_batched_tokens in (None, asked.max_num_batched_tokens)
@@ -90,8 +90,8 @@ def nodes(found: Feasible) -> int:
 
 def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
-    model, layout, cache = found.question.model, found.layout, found.fitted.cache
-    tight, bands, weights = found.tight, found.fitted.bands, found.fitted.weights
+    model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
+    tight, bands, weights = found.settled.tight, found.settled.fitted.bands, found.settled.fitted.weights
     deployment = deployment_of(found)
     flagged = flags.flags(deployment)
     words = flags.arguments(flagged)
@@ -103,15 +103,15 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         nodes=deployment.nodes,
         layout=layout_answer(layout),
         memory=MemoryAnswer(
-            total_bytes=found.total_bytes,
-            usable_bytes=found.usable_bytes,
+            total_bytes=found.settled.total_bytes,
+            usable_bytes=found.settled.usable_bytes,
             weights_bytes=weights[tight].total_bytes,
             working_space_bytes=round(bands[tight].value),
             working_space_low_bytes=round(bands[tight].low),
             working_space_high_bytes=round(bands[tight].high),
             kv_cache_needed_bytes=found.needed_bytes,
-            kv_cache_room_bytes=found.rooms[tight],
-            free_bytes=found.rooms[tight] - found.needed_bytes,
+            kv_cache_room_bytes=found.settled.rooms[tight],
+            free_bytes=found.settled.rooms[tight] - found.needed_bytes,
         ),
         ranks=tuple(
             RankAnswer(
@@ -122,14 +122,14 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
                 working_space_bytes=round(band.value),
                 kv_cache_room_bytes=room,
             )
-            for each, band, room in zip(weights, bands, found.rooms, strict=True)
+            for each, band, room in zip(weights, bands, found.settled.rooms, strict=True)
         ),
         kv_cache=CacheAnswer(
             block_size=cache.block_size,
-            num_blocks=found.printed.num_blocks,
-            tokens=found.printed.tokens,
-            max_concurrency=found.printed.max_concurrency,
-            max_model_len=found.printed.max_model_len,
+            num_blocks=found.settled.printed.num_blocks,
+            tokens=found.settled.printed.tokens,
+            max_concurrency=found.settled.printed.max_concurrency,
+            max_model_len=found.settled.printed.max_model_len,
             dtype=cache.dtype if is_quantised(cache.dtype) else model.dtype,
             bytes_per_token_per_gpu=cache.token_bytes[tight],
             bytes_per_block=cache.block_bytes[tight],
@@ -141,7 +141,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
                     page_bytes=max(spec.page_bytes for spec, _ in group.members),
                     blocks_per_request=blocks,
                 )
-                for group, blocks in zip(cache.groups, found.printed.blocks_per_request, strict=True)
+                for group, blocks in zip(cache.groups, found.settled.printed.blocks_per_request, strict=True)
             ),
         ),
         capacity=CapacityAnswer(found.capacity),

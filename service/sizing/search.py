@@ -1,6 +1,6 @@
 """Enumerate, judge, rank; a reason and a fix for everything left out."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -47,11 +47,12 @@ class Counted:
 def plan(question: Question) -> Answer:
     """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
     profile, version_warning = profile_for(question.engine.version)
+    searched = _Searched(question)
     if question.layout is not None:
         counted = [_forced(question, machine, question.layout) for machine in question.machines]
     else:
         counted = [
-            _at_count(question, machine, count) for machine in question.machines for count in _counts(question, machine)
+            searched.at_count(machine, count) for machine in question.machines for count in _counts(question, machine)
         ]
     order = ranking(question.rank_by)
     best = sorted((each.feasible[0] for each in counted if each.feasible), key=order)
@@ -70,7 +71,7 @@ def plan(question: Question) -> Answer:
         model=model_answer(question),
         recommended=present(best[0], _reasons(question, best, counted)) if best else None,
         alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
-        rejected=tuple(_with_fix(question, each) for each in counted if each.rejection is not None),
+        rejected=tuple(_with_fix(searched, each, each.rejection) for each in counted if each.rejection is not None),
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
         assumptions=_assumptions(question),
@@ -106,31 +107,50 @@ def _forced(question: Question, machine: Machine, layout: Layout) -> Counted:
     return Counted(machine, layout.gpu_count, (), verdict)
 
 
-def _at_count(question: Question, machine: Machine, gpu_count: int) -> Counted:
-    """The best layouts of one count, or the most fundamental reason against it."""
+class _Searched:
+    """The counts of one question that were looked at, each judged once."""
 
-    def tried(layouts: Iterable[Layout]) -> tuple[list[Feasible], list[Rejection]]:
-        verdicts = [judge(question, machine, layout) for layout in layouts]
-        return [v for v in verdicts if isinstance(v, Feasible)], [v for v in verdicts if isinstance(v, Rejection)]
+    def __init__(self, question: Question) -> None:
+        self.question = replace(question, layout=None) if question.layout is not None else question
+        self.order = ranking(question.rank_by)
+        self.known: dict[tuple[int, int], Counted] = {}
 
-    layouts = candidates(
-        gpu_count,
-        gpus_per_node=machine.gpus_per_node,
-        gpus_per_domain=machine.gpus_per_domain,
-        has_experts=question.model.experts > 0,
-    )
-    feasible, rejections = tried(layouts)
-    if not feasible and is_latent(question.model):
-        # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
-        feasible, more = tried(
-            replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
-            for layout in layouts
-            if layout.tensor_parallel_size > 1 and not layout.expert_parallel
+    def at_count(self, machine: Machine, gpu_count: int) -> Counted:
+        """The best layouts of one count, or the most fundamental reason against it."""
+        key = id(machine), gpu_count
+        if key not in self.known:
+            self.known[key] = self._judged(machine, gpu_count)
+        return self.known[key]
+
+    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
+        """The best layout of the smallest count above `above` that serves; None within a few nodes."""
+        for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
+            if count > above and (found := self.at_count(machine, count).feasible):
+                return found[0]
+        return None
+
+    def _judged(self, machine: Machine, gpu_count: int) -> Counted:
+        model = self.question.model
+        layouts = candidates(
+            gpu_count,
+            gpus_per_node=machine.gpus_per_node,
+            gpus_per_domain=machine.gpus_per_domain,
+            has_experts=model.experts > 0,
         )
-        rejections += more
-    feasible.sort(key=ranking(question.rank_by))
-    rejection = None if feasible else min(rejections, key=_severity)
-    return Counted(machine, gpu_count, tuple(feasible), rejection)
+        verdicts = [judge(self.question, machine, layout) for layout in layouts]
+        feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
+        if not feasible and is_latent(model):
+            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
+            verdicts += [
+                judge(self.question, machine, replace(layout, decode_context_parallel_size=layout.tensor_parallel_size))
+                for layout in layouts
+                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
+            ]
+            feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
+        if feasible:
+            return Counted(machine, gpu_count, tuple(sorted(feasible, key=self.order)), None)
+        refused = (verdict for verdict in verdicts if isinstance(verdict, Rejection))
+        return Counted(machine, gpu_count, (), min(refused, key=_severity))
 
 
 def _severity(rejection: Rejection) -> tuple[int, int]:
@@ -143,37 +163,24 @@ def _severity(rejection: Rejection) -> tuple[int, int]:
     return 2, 0
 
 
-def _with_fix(question: Question, counted: Counted) -> Rejection:
+def _with_fix(searched: _Searched, counted: Counted, rejection: Rejection) -> Rejection:
     """A rejection with the nearest fix; for lack of memory that is the smallest count that serves."""
-    rejection = counted.rejection
-    assert rejection is not None
     if rejection.code not in MEMORY:
         return rejection
-    serving = _smallest_serving(question, counted.machine, counted.gpu_count)
+    serving = searched.smallest_serving(counted.machine, counted.gpu_count)
     if serving is None:
         return rejection
     sizes = ", ".join(
-        f"{name.replace('_', ' ')} {size}"
+        f"{name} {size}"
         for name, size in (
-            ("tensor_parallel_size", serving.layout.tensor_parallel_size),
-            ("pipeline_parallel_size", serving.layout.pipeline_parallel_size),
-            ("data_parallel_size", serving.layout.data_parallel_size),
+            ("tensor parallel size", serving.layout.tensor_parallel_size),
+            ("pipeline parallel size", serving.layout.pipeline_parallel_size),
+            ("data parallel size", serving.layout.data_parallel_size),
         )
         if size > 1
     )
     more = f"use {serving.layout.gpu_count} GPUs" + (f" ({sizes})" if sizes else "")
     return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
-
-
-def _smallest_serving(question: Question, machine: Machine, above: int) -> Feasible | None:
-    """The best layout of the smallest count above `above` that serves; None within a few nodes."""
-    searched = replace(question, layout=None)
-    for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
-        if count > above:
-            found = _at_count(searched, machine, count)
-            if found.feasible:
-                return found.feasible[0]
-    return None
 
 
 def _reasons(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from functools import cached_property
 
 from service.sizing.hardware import Gpu, Link, Vendor
 from service.sizing.quantities import GB, GIB
@@ -69,7 +70,7 @@ class Disagreement:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuRecord:
     """A GPU of the catalogue.
 
@@ -142,7 +143,11 @@ class GpuRecord:
         return 8 if 8 in self.node_sizes else max(self.node_sizes)
 
     def gpu(self) -> Gpu:
-        """The GPU as the sizing rules see it."""
+        """The GPU as the sizing rules see it: one object, since formulas remember by identity."""
+        return self._gpu
+
+    @cached_property
+    def _gpu(self) -> Gpu:
         value = {name: figure.value for name, figure in self.figures.items()}
         driver_mib = value.get("memory_driver_mib")
         major, _, minor = (self.compute_capability or "").partition(".")
