@@ -4,10 +4,13 @@ from collections.abc import Callable
 
 from service.sizing.model.families import (
     bailing_hybrid,
+    deci,
     deepseek,
+    deepseek_v4,
     dense,
     encoder,
     falcon_h1,
+    gemma,
     gpt,
     gpt_oss,
     granite_hybrid,
@@ -17,6 +20,7 @@ from service.sizing.model.families import (
     lfm2,
     longcat,
     mamba,
+    minicpm,
     minimax_m3,
     mixture,
     nemotron_h,
@@ -31,10 +35,13 @@ from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     **bailing_hybrid.READERS,
+    **deci.READERS,
     **deepseek.READERS,
+    **deepseek_v4.READERS,
     **dense.READERS,
     **encoder.READERS,
     **falcon_h1.READERS,
+    **gemma.READERS,
     **gpt.READERS,
     **gpt_oss.READERS,
     **granite_hybrid.READERS,
@@ -44,6 +51,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **lfm2.READERS,
     **longcat.READERS,
     **mamba.READERS,
+    **minicpm.READERS,
     **minimax_m3.READERS,
     **mixture.READERS,
     **nemotron_h.READERS,

@@ -1,7 +1,8 @@
 """Decoders of the GPT-2 line: learned positions or ALiBi, layer norms, MLPs without a gate, weights on every stage.
 
 Source: vLLM 0.33 `model_executor/models/` (`gpt2.py`, `gpt_j.py`, `opt.py`, `bloom.py`, `falcon.py`); transformers 5.20
-`gpt_bigcode`, `gpt_neox`, `persimmon` for what vLLM runs through its Transformers backend; vLLM 0.27's `mpt.py`.
+`gpt_bigcode`, `gpt_neox`, `persimmon` for what vLLM runs through its Transformers backend; the classes of vLLM 0.22 and
+0.27 for architectures that later versions dropped (`jais.py`, `mpt.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -265,6 +266,18 @@ def read_gpt2(source: Source) -> ModelShape:
     return replace(model, every_stage=(*model.every_stage, position_table(rows, model.hidden_size)))
 
 
+def read_jais(source: Source) -> ModelShape:
+    """Jais: a gate under SwiGLU, and learned positions unless ALiBi takes their place."""
+    text = source.text
+    gated = text.text("activation_function", default="gelu") == "swiglu"
+    recipe = replace(GPT2, names=replace(GPT2.names, mlp=("c_fc2", "c_fc", "c_proj"))) if gated else GPT2
+    model = read(source, replace(recipe, quantised_embedding=False, quantised_head=False))
+    if text.text("position_embedding_type", default="learned") == "alibi":
+        return model
+    rows = text.integer("n_positions", "max_position_embeddings", default=1024)
+    return replace(model, every_stage=(*model.every_stage, position_table(rows, model.hidden_size)))
+
+
 def read_opt(source: Source) -> ModelShape:
     """OPT: an embedding of its own width, learned positions, norms that may have no weights."""
     source = source.with_defaults(OPT_DEFAULTS)
@@ -360,6 +373,7 @@ def whole(model: ModelShape, *, attention: bool) -> ModelShape:
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     "GPT2LMHeadModel": read_gpt2,
+    "JAISLMHeadModel": read_jais,
     "GPTJForCausalLM": reader(GPTJ),
     "OPTForCausalLM": read_opt,
     "BloomForCausalLM": read_bloom,
