@@ -7,7 +7,15 @@ from service.sizing.errors import Indivisible
 from service.sizing.layouts import Layout
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, Split, Tensor, TensorClass, Units, Whole
 from service.sizing.model.schemes import ExpertStack
-from service.sizing.model.shape import AttentionCache, AttentionScales, CrossCache, LatentCache, LayerShape, ModelShape
+from service.sizing.model.shape import (
+    AttentionCache,
+    AttentionScales,
+    CrossCache,
+    LatentCache,
+    LayerShape,
+    ModelShape,
+    RopeTable,
+)
 from service.sizing.quantities import ceil_div, round_up
 
 VOCABULARY_PADDING = 64
@@ -107,6 +115,7 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
         case Tensor():
             element = module.element_bytes or element_bytes
             rows = sum(units.per_rank(tensor) if module.split else units.total for units in module.rows)
+            rows = round_up(rows, module.row_multiple)
             return rows * module.columns * element if module.built else 0
 
 
@@ -245,10 +254,16 @@ def stage_weights(model: ModelShape, layout: Layout, router_kernels: bool = True
                 buffer_bytes=sum(count * by_layer[layer][1] for layer, count in counted)
                 + outside_buffers
                 + attentions * ATTENTION_SCALE_BYTES
-                + (sum(t.positions * t.rotary_size * t.element_bytes for t in model.rope_tables) if attentions else 0),
+                + sum(rope_table_bytes(table, range(start, end), attentions > 0) for table in model.rope_tables),
             )
         )
     return tuple(result)
+
+
+def rope_table_bytes(table: RopeTable, layers: range, attends: bool) -> int:
+    """Bytes of a rotary table on a stage of `layers`: none where no layer uses it."""
+    used = attends if table.layers is None else not table.layers.isdisjoint(layers)
+    return table.positions * table.rotary_size * table.element_bytes if used else 0
 
 
 def attention_scale_bytes(layer: LayerShape, scales: AttentionScales, layout: Layout) -> int:

@@ -7,7 +7,7 @@ Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_ut
 from service.sizing.engine.device import Device
 from service.sizing.engine.refusal import Refusal
 from service.sizing.hardware import Vendor
-from service.sizing.model.shape import LatentCache, ModelShape
+from service.sizing.model.shape import LatentCache, ModelShape, PackedCache
 from service.sizing.quantities import ceil_div, round_up
 
 KV_CACHE_DTYPES = (
@@ -139,6 +139,27 @@ def checkpoint_dtype(model: ModelShape, asked: str) -> str:
     return asked
 
 
+def is_packed(model: ModelShape) -> bool:
+    """Whether any layer has compressed attention."""
+    return any(isinstance(cache, PackedCache) for layer in model.distinct for cache in layer.caches)
+
+
+def packed_dtype(asked: str) -> str | Refusal:
+    """What compressed attention stores its cache in: its own format of FP8, and no other.
+
+    Source: vLLM 0.33 `models/deepseek_v4/attention.py: _resolve_dsv4_kv_cache_dtype`.
+    """
+    if asked == "auto" or asked.startswith("fp8"):
+        return "fp8_ds_mla"
+    return Refusal(
+        "kv_cache_dtype_unsupported",
+        "compressed attention stores its cache in FP8",
+        f"DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got {asked}. Please set `--kv-cache-dtype fp8` or "
+        "select a backend that supports bfloat16 KV cache.",
+        "use --kv-cache-dtype fp8",
+    )
+
+
 def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str | Refusal:
     """What the engine makes of `--kv-cache-dtype asked`: a checkpoint's own choice replaces "auto".
 
@@ -151,6 +172,8 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             f"Invalid kv_cache_dtype: {asked!r}. Valid values are: {list(KV_CACHE_DTYPES)}",
             "use --kv-cache-dtype auto",
         )
+    if is_packed(model):
+        return packed_dtype(asked)
     follows = checkpoint_dtype(model, asked)
     if follows == asked == "auto" and model.architecture == "GlmMoeDsaForCausalLM" and device.capability[0] == 10:
         return "fp8_e4m3"

@@ -94,7 +94,7 @@ def chosen_block_size(setting: CacheSetting, kernels: list[Kernels]) -> int | Re
     """Tokens of a block: the caller's or the kernels', raised where pages of different kinds must cover each other."""
     attended = first_attended(setting.model)
     if attended is None:
-        return setting.options.block_size or DEFAULT_BLOCK_SIZE
+        return setting.options.block_size or (common_block_size(kernels) if kernels else DEFAULT_BLOCK_SIZE)
     asked = setting.options.block_size or common_block_size(kernels)
     if isinstance(asked, Refusal):
         return asked

@@ -10,6 +10,7 @@ from service.sizing.engine import backends, kv_dtypes
 from service.sizing.engine.backends import Kernels, choose_kernels
 from service.sizing.engine.refusal import Refusal
 from service.sizing.kv_cache.block_size import attended_token_bytes, checkpoint_grid, chosen_block_size
+from service.sizing.kv_cache.packed import packed_kernels, packed_spec
 from service.sizing.kv_cache.page_bytes import heads_on_rank, state_bytes, token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting, attention_query, first_attended, head_size
 from service.sizing.kv_cache.specs import CacheKind, CacheSpec
@@ -21,6 +22,7 @@ from service.sizing.model.shape import (
     LatentCache,
     LayerShape,
     ModelShape,
+    PackedCache,
     StateCache,
     StateKind,
 )
@@ -74,7 +76,7 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(kernels, Refusal):
                 return kernels
             served[cache, dtype] = kernels
-            if isinstance(cache, IndexerCache):
+            if isinstance(cache, IndexerCache | PackedCache):
                 general[kernels] = None
                 continue
             query = attention_query(setting, cache, dtype)
@@ -92,6 +94,8 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
         return tuple(
             state_spec(setting, cache, block_size, state_page)
             if isinstance(cache, StateCache)
+            else packed_spec(cache, block_size)
+            if isinstance(cache, PackedCache)
             else token_spec(setting, cache, served[cache, dtype], dtype, block_size)
             for cache in layer.caches
         )
@@ -119,8 +123,10 @@ def stage_counts(model: ModelShape, stages: int, specs: LayerSpecs) -> dict[Cach
     return {spec: tuple(numbers) for spec, numbers in counts.items()}
 
 
-def cache_kernels(setting: CacheSetting, cache: Attended | IndexerCache, dtype: str) -> Kernels | Refusal:
+def cache_kernels(setting: CacheSetting, cache: Attended | IndexerCache | PackedCache, dtype: str) -> Kernels | Refusal:
     """The kernels that serve one cache: pages of 64 tokens for 8-bit indexer keys, of 128 for MiniMax M3's."""
+    if isinstance(cache, PackedCache):
+        return packed_kernels(setting, cache)
     if isinstance(cache, IndexerCache):
         plain = cache.element_bytes > 1
         name = "MINIMAX_M3_SPARSE_INDEXER" if plain else "DEEPSEEK_V32_INDEXER"

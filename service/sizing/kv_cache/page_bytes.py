@@ -2,7 +2,16 @@
 
 from service.sizing.engine import kv_dtypes
 from service.sizing.kv_cache.setting import Attended, head_size
-from service.sizing.model.shape import AttentionCache, CrossCache, IndexerCache, LatentCache, ModelShape, StateCache
+from service.sizing.model.shape import (
+    AttentionCache,
+    CrossCache,
+    IndexerCache,
+    LatentCache,
+    ModelShape,
+    PackedCache,
+    StateCache,
+)
+from service.sizing.quantities import ceil_div
 
 
 def heads_on_rank(kv_heads: int, tensor_parallel_size: int) -> int:
@@ -24,8 +33,11 @@ def state_bytes(cache: StateCache, tensor_parallel_size: int) -> int:
     )
 
 
-def token_bytes(cache: Attended | IndexerCache, dtype: str, tensor_parallel_size: int = 1) -> int:
-    """Bytes one token adds to a cache on a rank: keys and values are split by heads, latents and indexer keys never."""
+def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor_parallel_size: int = 1) -> int:
+    """Bytes one token adds to a cache on a rank: keys and values are split by heads, latents and indexer keys never.
+
+    Of compressed attention, its share of a state, rounded up.
+    """
     match cache:
         case AttentionCache():
             cell = kv_dtypes.attention_cell(dtype, cache.head_size, cache.value_head_size)
@@ -37,12 +49,15 @@ def token_bytes(cache: Attended | IndexerCache, dtype: str, tensor_parallel_size
             return kv_dtypes.latent_cell(dtype, head_size(cache))
         case IndexerCache():
             return kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes)
+        case PackedCache():
+            return ceil_div(cache.vector_bytes, cache.tokens_per_vector)
 
 
 def kv_bytes_per_token(model: ModelShape, dtype: str) -> int:
     """What one more token adds to a long conversation over the whole model, unsharded, in bytes.
 
-    Full and latent attention and the keys of indexers add to it; windows, chunks, cross attention and states do not.
+    Full, latent and compressed attention and the keys of indexers add to it; windows, chunks, cross attention and
+    states do not.
 
     Parameters
     ----------
@@ -55,6 +70,6 @@ def kv_bytes_per_token(model: ModelShape, dtype: str) -> int:
         for layer, count in model.counted()
         for cache in layer.caches
         if isinstance(cache, IndexerCache)
-        or (isinstance(cache, LatentCache) and cache.window is None)
+        or (isinstance(cache, LatentCache | PackedCache) and cache.window is None)
         or (isinstance(cache, AttentionCache) and cache.window is None and cache.chunk is None)
     )

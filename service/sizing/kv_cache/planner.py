@@ -17,8 +17,9 @@ from service.sizing.engine.profile import EngineProfile, TokenLine, profile_for
 from service.sizing.engine.refusal import Refusal
 from service.sizing.kv_cache.groups import Group, group_layers
 from service.sizing.kv_cache.layers import layer_specs, stage_counts
+from service.sizing.kv_cache.packed import packed_grouping
 from service.sizing.kv_cache.setting import CacheSetting
-from service.sizing.kv_cache.specs import FULL_FAMILY, CacheKind
+from service.sizing.kv_cache.specs import FULL_FAMILY, WINDOW_FAMILY
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB, ceil_div
@@ -151,16 +152,14 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
     if isinstance(specs, Refusal):
         return specs
     counts = stage_counts(model, layout.pipeline_parallel_size, specs)
-    grouping = group_layers(
-        counts,
-        hybrid_manager=profile.groups_by_kind and not options.disable_hybrid_kv_cache_manager,
-        profile=profile,
+    hybrid_manager = profile.groups_by_kind and not options.disable_hybrid_kv_cache_manager
+    grouping = packed_grouping(counts, hybrid_manager=hybrid_manager) or group_layers(
+        counts, hybrid_manager=hybrid_manager, profile=profile
     )
     if isinstance(grouping, Refusal):
         return grouping
-    windowed = {CacheKind.WINDOW, CacheKind.LATENT_WINDOW}
     ranks = layout.decode_context_parallel_size
-    if ranks > 1 and any(spec.kind in windowed for group in grouping.groups for spec, _ in group.members):
+    if ranks > 1 and any(spec.kind in WINDOW_FAMILY for group in grouping.groups for spec, _ in group.members):
         return Refusal(
             "context_parallel_unsupported",
             "a cache of sliding windows cannot be split by tokens",

@@ -17,16 +17,24 @@ class CacheKind(StrEnum):
     INDEXER = "indexer keys"
     WINDOW = "sliding window"
     LATENT_WINDOW = "latent attention in a sliding window"
+    PACKED = "compressed attention"
+    PACKED_WINDOW = "compressed attention in a sliding window"
     CHUNK = "chunked attention"
     STATE = "recurrent state"
     CROSS = "cross attention"
 
 
-FULL_FAMILY = frozenset({CacheKind.FULL, CacheKind.LATENT, CacheKind.INDEXER})
+FULL_FAMILY = frozenset({CacheKind.FULL, CacheKind.LATENT, CacheKind.INDEXER, CacheKind.PACKED})
 """Caches that keep every token."""
 
 LATENT_FAMILY = frozenset({CacheKind.LATENT, CacheKind.INDEXER})
 """Caches of one vector a token, whose pages cannot be padded."""
+
+PACKED_FAMILY = frozenset({CacheKind.PACKED, CacheKind.PACKED_WINDOW})
+"""Caches of compressed attention, which share blocks whatever their page sizes."""
+
+WINDOW_FAMILY = frozenset({CacheKind.WINDOW, CacheKind.LATENT_WINDOW, CacheKind.PACKED_WINDOW})
+"""Caches that keep a sliding window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class CacheSpec:
         Windows and chunks keep what is in flight beside their own span, as blocks are freed once a step has settled.
         """
         match self.kind:
-            case CacheKind.WINDOW | CacheKind.LATENT_WINDOW:
+            case CacheKind.WINDOW | CacheKind.LATENT_WINDOW | CacheKind.PACKED_WINDOW:
                 return ceil_div(min((self.span or 0) - 1 + in_flight_tokens, tokens), self.block_size) + 1
             case CacheKind.CHUNK:
                 return ceil_div(min((self.span or 0) + in_flight_tokens, tokens), self.block_size)
@@ -82,7 +90,7 @@ class CacheSpec:
         A window of w tokens needs w - 1 of the past, which may begin inside a block.
         """
         match self.kind:
-            case CacheKind.WINDOW | CacheKind.LATENT_WINDOW:
+            case CacheKind.WINDOW | CacheKind.LATENT_WINDOW | CacheKind.PACKED_WINDOW:
                 whole = ceil_div(tokens, self.block_size)
                 return min(whole, ceil_div((self.span or 0) - 1, self.block_size) + 1)
             case CacheKind.CHUNK:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from service.sizing.errors import Indivisible
 from service.sizing.model.schemes import UNQUANTISED, Scheme
+from service.sizing.quantities import ceil_div
 
 
 class TensorClass(StrEnum):
@@ -53,12 +54,14 @@ class Whole(StrEnum):
 class Units:
     """`count` indivisible units (heads, groups, single features) of `size` elements each.
 
-    With `replicated`, ranks beyond the count share copies: each keeps at least one whole unit, as KV heads do.
+    With `replicated`, ranks beyond the count share copies: each keeps at least one whole unit, as KV heads do. With
+    `padded`, units are added until the ranks divide them.
     """
 
     count: int
     size: int = 1
     replicated: bool = False
+    padded: bool = False
 
     @property
     def total(self) -> int:
@@ -79,6 +82,8 @@ class Units:
             if ranks % self.count:
                 raise Indivisible(ranks, self.count)
             return self.size
+        if self.padded:
+            return ceil_div(self.count, ranks) * self.size
         raise Indivisible(self.count if self.replicated else self.total, ranks)
 
 
@@ -148,9 +153,10 @@ class Embedding:
 class Tensor:
     """Any other parameter: norms, convolution filters, per-head vectors.
 
-    `rows x columns` elements; `split` divides the rows over tensor ranks. A `buffer` is computed by the engine, not
-    read from the checkpoint. `counted` is false for what published parameter counts leave out (routing biases); `built`
-    is false for what the checkpoint holds but the engine's class does not build.
+    `rows x columns` elements; `split` divides the rows over tensor ranks, and a rank pads its own up to a multiple of
+    `row_multiple`. A `buffer` is computed by the engine, not read from the checkpoint. `counted` is false for what
+    published parameter counts leave out (routing biases); `built` is false for what the checkpoint holds but the
+    engine's class does not build.
     """
 
     name: str
@@ -163,6 +169,7 @@ class Tensor:
     buffer: bool = False
     counted: bool = True
     built: bool = True
+    row_multiple: int = 1
 
 
 Module = Linear | Experts | Embedding | Tensor

@@ -52,6 +52,32 @@ class IndexerCache:
     element_bytes: int = 1
 
 
+class PackedRole(StrEnum):
+    """Caches of compressed attention, whose pages are laid out for its own kernels."""
+
+    LATENT = "compressed latent"
+    INDEXER = "compressed indexer keys"
+    PARTIAL = "partial sums"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCache:
+    """One of the caches of compressed attention (DeepSeek V4): a vector for each `tokens_per_vector` tokens.
+
+    `vector_bytes` are stored for each, whatever `--kv-cache-dtype` says; a page is padded to a multiple of
+    `page_multiple` bytes. A cache with a `window` keeps those tokens only, in blocks of `block_size` tokens; others
+    keep every token, in blocks of the engine's size.
+    """
+
+    role: PackedRole
+    head_size: int
+    vector_bytes: int
+    tokens_per_vector: int = 1
+    window: int | None = None
+    block_size: int | None = None
+    page_multiple: int = 576
+
+
 class StateKind(StrEnum):
     """Recurrent layers, which keep a state a sequence instead of a cache a token."""
 
@@ -95,7 +121,7 @@ class CrossCache:
     source_tokens: int
 
 
-Cache = AttentionCache | LatentCache | IndexerCache | StateCache | CrossCache
+Cache = AttentionCache | LatentCache | IndexerCache | PackedCache | StateCache | CrossCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +137,15 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """A table of rotary sines and cosines, replicated on every rank that has a layer using it."""
+    """A table of rotary sines and cosines, replicated on every rank that has a layer using it.
+
+    `layers` are the indices of those layers; None: whichever attend.
+    """
 
     positions: int
     rotary_size: int
     element_bytes: int
+    layers: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

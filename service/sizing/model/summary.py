@@ -12,6 +12,7 @@ from service.sizing.model.shape import (
     IndexerCache,
     LatentCache,
     ModelShape,
+    PackedCache,
     StateCache,
 )
 
@@ -80,6 +81,9 @@ def _described(cache: Cache) -> str:
             return f"latent{sparse} ({cache.latent_size} + {cache.rope_size} for {cache.heads} heads)"
         case IndexerCache():
             return f"indexer (head of {cache.head_size})"
+        case PackedCache():
+            kept = f"sliding window {cache.window}" if cache.window else f"one in {cache.tokens_per_vector} tokens"
+            return f"{cache.role.value} ({kept}, {cache.vector_bytes} bytes each)"
         case StateCache():
             return f"{cache.kind.value.replace('_', ' ')} state"
         case CrossCache():

@@ -1,0 +1,128 @@
+"""Compressed attention (DeepSeek V4): caches of many page sizes that share blocks as wide as the widest group.
+
+Source: vLLM 0.33 `models/deepseek_v4`, `v1/core/kv_cache_planning.py: _get_packed_kv_cache_groups`.
+"""
+
+from service.sizing.engine.backends import Kernels
+from service.sizing.engine.refusal import Refusal
+from service.sizing.hardware import Vendor
+from service.sizing.kv_cache.groups import Counts, Group, Grouping, dealt, same_kind
+from service.sizing.kv_cache.page_bytes import token_bytes
+from service.sizing.kv_cache.setting import CacheSetting
+from service.sizing.kv_cache.specs import PACKED_FAMILY, CacheKind, CacheSpec
+from service.sizing.model.shape import PackedCache, PackedRole
+from service.sizing.quantities import ceil_div, round_up
+
+PACKED_BLOCK_SIZE = 256
+"""Tokens of a block of the caches that keep every token."""
+
+PACKED_MAJORS = frozenset({9, 10, 12})
+"""Generations of cards with kernels for the indexer."""
+
+KERNEL_NAMES = {
+    PackedRole.LATENT: "FLASHMLA_SPARSE_DSV4",
+    PackedRole.INDEXER: "DEEPSEEK_V4_INDEXER",
+    PackedRole.PARTIAL: "CompressorBackend",
+}
+
+
+def packed_kernels(setting: CacheSetting, cache: PackedCache) -> Kernels | Refusal:
+    """The kernels that serve one cache of compressed attention."""
+    device, asked = setting.device, setting.options.block_size
+    if device.vendor is Vendor.NVIDIA and device.capability[0] not in PACKED_MAJORS:
+        return Refusal(
+            "no_attention_backend",
+            f"no kernel of compressed attention runs on {device.name}",
+            "Sparse Attention Indexer CUDA op requires DeepGEMM support in the current vLLM environment.",
+            "choose a GPU of compute capability 9.0, 10.x or 12.x",
+        )
+    if asked is not None and asked % PACKED_BLOCK_SIZE:
+        return Refusal(
+            "block_size_unsupported",
+            f"compressed attention takes blocks of a multiple of {PACKED_BLOCK_SIZE} tokens, not of {asked}",
+            f"No common block size for {asked}",
+            "leave --block-size out",
+        )
+    return Kernels(KERNEL_NAMES[cache.role], (PACKED_BLOCK_SIZE,))
+
+
+def packed_spec(cache: PackedCache, block_size: int) -> CacheSpec:
+    """One cache of compressed attention, in blocks of its own or of the engine's size."""
+    size = cache.block_size or block_size
+    return CacheSpec(
+        kind=CacheKind.PACKED if cache.window is None else CacheKind.PACKED_WINDOW,
+        block_size=size,
+        page_bytes=round_up(size // cache.tokens_per_vector * cache.vector_bytes, cache.page_multiple),
+        token_bytes=token_bytes(cache, "fp8_ds_mla"),
+        geometry=(cache.role, cache.head_size, cache.tokens_per_vector),
+        span=cache.window,
+    )
+
+
+def packed_grouping(counts: Counts, *, hybrid_manager: bool) -> Grouping | Refusal | None:
+    """The groups of a model with compressed attention; None: it has none.
+
+    Parameters
+    ----------
+    counts : mapping
+        Layers of each kind on every stage.
+    hybrid_manager : bool
+        Whether windowed layers free what leaves their window.
+    """
+    if not any(spec.kind in PACKED_FAMILY for spec in counts):
+        return None
+    if not hybrid_manager:
+        return Refusal(
+            "hybrid_manager_needed",
+            "windows of compressed attention cannot keep every token: leave the hybrid cache manager on",
+            "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
+    return Grouping(packed_groups(counts))
+
+
+def packed_groups(counts: Counts) -> tuple[Group, ...]:
+    """Groups of caches that need the same number of blocks.
+
+    A group of one page size is split so that its parts are about as many layers as the repeats of the longest pattern
+    of several page sizes, which stays whole.
+    """
+    buckets = list[dict[CacheSpec, tuple[int, ...]]]()
+    for spec, stages in counts.items():
+        for bucket in buckets:
+            if same_kind({**bucket, spec: stages}):
+                bucket[spec] = stages
+                break
+        else:
+            buckets.append({spec: stages})
+    repeats = {index: count for index, bucket in enumerate(buckets) if (count := pattern_repeats(bucket)) is not None}
+    longest = max((count for index, count in repeats.items() if len(page_sizes(buckets[index])) > 1), default=0)
+    size = closest_divisor(list(repeats.values()), longest) if longest else None
+    groups = list[Group]()
+    for index, bucket in enumerate(buckets):
+        number = ceil_div(repeats[index], size) if size and index in repeats else 1
+        groups += (
+            Group(tuple((spec, dealt(stages, part, number)) for spec, stages in bucket.items()))
+            for part in range(number)
+        )
+    return tuple(groups)
+
+
+def page_sizes(bucket: Counts) -> dict[int, int]:
+    """Layers of each page size."""
+    sizes = dict[int, int]()
+    for spec, stages in bucket.items():
+        sizes[spec.page_bytes] = sizes.get(spec.page_bytes, 0) + sum(stages)
+    return sizes
+
+
+def pattern_repeats(bucket: Counts) -> int | None:
+    """How often a pattern of one layer of each page size repeats; None where the page sizes differ in number."""
+    layers = set(page_sizes(bucket).values())
+    return layers.pop() if len(layers) == 1 else None
+
+
+def closest_divisor(values: list[int], least: int) -> int:
+    """The number from `least` up to whose multiples the values need least padding; the largest of equals."""
+    candidates = range(least, max(values) + 1)
+    return min(candidates, key=lambda size: (sum(-value % size for value in values), -size), default=least)
