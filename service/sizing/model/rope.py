@@ -19,6 +19,7 @@ def rotary_table(
     source: Source,
     head_size: int,
     *,
+    settings: Fields | None = None,
     partial: float | None = None,
     positions: int = 8192,
     position_fields: tuple[str, ...] = ("max_position_embeddings",),
@@ -29,6 +30,8 @@ def rotary_table(
 
     Parameters
     ----------
+    settings : Fields, optional
+        The rotary settings, where they are not the configuration's own.
     partial : float, optional
         Share of the head that is rotated; by default what the configuration says, else all of it.
     positions : int
@@ -41,8 +44,8 @@ def rotary_table(
         Positions that the table of a multimodal rope covers for each position of the context (4 in most classes).
     """
     positions = source.text.integer(*position_fields, default=positions)
-    rope = source.rope()
-    size = rotary_size(source, head_size, partial)
+    rope = settings or source.rope()
+    size = rotary_size(source, head_size, partial, settings)
     kind = rope_kind(rope)
     if rope is None:
         return RopeTable(positions, size, 2)
@@ -59,9 +62,9 @@ def rotary_table(
     return None
 
 
-def rotary_size(source: Source, head_size: int, partial: float | None = None) -> int:
-    """Elements of a head that are rotated."""
-    rope = source.rope()
+def rotary_size(source: Source, head_size: int, partial: float | None = None, settings: Fields | None = None) -> int:
+    """Elements of a head that are rotated, under the configuration's rotary settings or others."""
+    rope = settings or source.rope()
     if rope and "rope_dim" in rope:
         return rope.integer("rope_dim")
     if partial is None:

@@ -1,6 +1,6 @@
 """SigLIP and SigLIP 2.
 
-Source: vLLM 0.33 `model_executor/models/lfm2_siglip2.py`.
+Source: vLLM 0.33 `model_executor/models/siglip.py`, `lfm2_siglip2.py`.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,25 @@ from typing import Any
 from service.sizing.errors import InvalidConfig
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Split, Tensor, Units
-from service.sizing.model.quantization import Quantization
+from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.towers.parts import TOWER, layer_norm, tower_linear, tower_query_key_value
+
+SIGLIP: Mapping[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+}
+"""SigLIP (transformers 5.20)."""
+
+QUANTISED_MULTIPLE = 64
+"""What a SigLIP's widths must be multiples of for its MLP to be quantised."""
+
+LONG_BYTES = 8
+"""Bytes of a position number (int64)."""
 
 SIGLIP2: Mapping[str, Any] = {
     "hidden_size": 768,
@@ -28,12 +45,11 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
     """SigLIP 2 over packed patches of any number."""
     vision = Fields({**SIGLIP2, **vision.values}, vision.path)
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
-    width, patch, size = vision.integer("intermediate_size"), vision.integer("patch_size"), hidden // heads
-    if heads * size != hidden:
-        raise InvalidConfig(
-            vision.named("num_attention_heads"),
-            f"{vision.named('num_attention_heads')} ({heads}) must divide hidden_size ({hidden})",
-        )
+    width, patch, size = (
+        vision.integer("intermediate_size"),
+        vision.integer("patch_size"),
+        head_size(vision, hidden, heads),
+    )
     modules: list[Module] = [
         Tensor("patch_embedding", TOWER, (Units(hidden),), columns=vision.integer("num_channels") * patch * patch + 1),
         Tensor("position_embedding", TOWER, (Units(vision.integer("num_patches")),), columns=hidden),
@@ -60,3 +76,98 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
             tower_linear(quantization, f"{block}.mlp", "fc2", width, hidden, Split.ROW, bias=True),
         )
     return (*modules, layer_norm("post_layernorm", hidden))
+
+
+def head_size(vision: Fields, hidden: int, heads: int) -> int:
+    """Hidden size by heads.
+
+    Raises
+    ------
+    InvalidConfig
+        When the heads do not divide it.
+    """
+    if hidden % heads:
+        field = vision.named("num_attention_heads")
+        raise InvalidConfig(field, f"{field} ({heads}) must divide hidden_size ({hidden})")
+    return hidden // heads
+
+
+def siglip_tower(
+    quantization: Quantization,
+    vision: Fields,
+    *,
+    path: str = "vision_tower.vision_model",
+    layers: int | None = None,
+    final_norm: bool | None = None,
+    pooling_head: bool = False,
+    grid: int | None = None,
+) -> tuple[Module, ...]:
+    """SigLIP over images of one size.
+
+    Parameters
+    ----------
+    path : str
+        Name in the checkpoint.
+    layers : int, optional
+        Layers built, where they are fewer than the configuration's.
+    final_norm : bool, optional
+        Whether the norm after the last layer is built; by default only with all layers.
+    pooling_head : bool
+        Whether the attention that pools an image into one vector is built.
+    grid : int, optional
+        Positions, where they are not those of the configuration's image size.
+    """
+    vision = vision.completed(SIGLIP)
+    hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
+    width, patch = vision.integer("intermediate_size"), vision.integer("patch_size")
+    size, depth = head_size(vision, hidden, heads), vision.layers("num_hidden_layers")
+    built = depth if layers is None else layers
+    positions = grid or (vision.integer("image_size") // patch) ** 2
+    narrow = hidden % QUANTISED_MULTIPLE or width % QUANTISED_MULTIPLE
+    mlp = NotQuantised() if narrow else quantization
+
+    def block(name: str) -> tuple[Module, ...]:
+        return (
+            layer_norm("layer_norm1", hidden),
+            tower_query_key_value(
+                quantization,
+                f"{name}.self_attn",
+                "qkv_proj",
+                hidden,
+                heads,
+                size,
+                bias=True,
+                parts=("q_proj", "k_proj", "v_proj"),
+            ),
+            tower_linear(
+                quantization, f"{name}.self_attn", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True
+            ),
+            layer_norm("layer_norm2", hidden),
+            *siglip_mlp(mlp, f"{name}.mlp", hidden, width),
+        )
+
+    modules: list[Module] = [
+        Tensor("patch_embedding", TOWER, (Units(hidden),), columns=vision.integer("num_channels") * patch * patch + 1),
+        Tensor("position_embedding", TOWER, (Units(positions),), columns=hidden),
+        Tensor("position_ids", TOWER, (Units(positions),), element_bytes=LONG_BYTES, buffer=True),
+    ]
+    for number in range(built):
+        modules += block(f"{path}.encoder.layers.{number}")
+    if final_norm if final_norm is not None else built == depth:
+        modules.append(layer_norm("post_layernorm", hidden))
+    if pooling_head:
+        modules += (
+            Tensor("head.probe", TOWER, (Units(hidden),)),
+            Tensor("head.attention", TOWER, (Units(4 * hidden),), columns=hidden + 1),
+            layer_norm("head.layernorm", hidden),
+            *siglip_mlp(mlp, f"{path}.head.mlp", hidden, width),
+        )
+    return tuple(modules)
+
+
+def siglip_mlp(quantization: Quantization, path: str, hidden: int, width: int) -> tuple[Module, ...]:
+    """The MLP of a SigLIP layer."""
+    return (
+        tower_linear(quantization, path, "fc1", hidden, width, Split.COLUMN, bias=True),
+        tower_linear(quantization, path, "fc2", width, hidden, Split.ROW, bias=True),
+    )
