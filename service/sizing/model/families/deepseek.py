@@ -238,7 +238,7 @@ def read_deepseek(
     plain = source.model_type == "deepseek"
     experts = read_experts(text, corrected=float32_router)
     dense_width = text.integer("intermediate_size")
-    sparse = not plain and "index_topk" in text
+    sparse = not plain and text.optional_integer("index_topk") is not None
     latent = None if plain else read_latent(text)
     index = Indexer(text.integer("index_n_heads"), text.integer("index_head_dim")) if sparse else None
     if index and (latent is None or latent.query_rank is None):
