@@ -72,6 +72,19 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "hyperclovax": {"max_position_embeddings": 2048},
     "jais2": {"max_position_embeddings": 8192, "attention_bias": True, "mlp_bias": True},
     "llama": {"max_position_embeddings": 2048},
+    "kolibri1": {
+        "max_position_embeddings": 262144,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "sliding_window": 513,
+        "shared_expert_intermediate_size": 512,
+    },
+    "mellum": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "sliding_window": 1024,
+    },
     "minicpm3": {
         "max_position_embeddings": 32768,
         "q_lora_rank": 768,
@@ -121,8 +134,20 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "attention_bias": True,
     },
     "smollm3": {"max_position_embeddings": 32768, "num_key_value_heads": 4},
+    "solar_open": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "n_shared_experts": 1,
+    },
     "stablelm": {"max_position_embeddings": 4096, "partial_rotary_factor": 0.25},
     "starcoder2": {"max_position_embeddings": 4096, "num_key_value_heads": 2, "use_bias": True},
+    "vaultgemma": {
+        "max_position_embeddings": 8192,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+    },
     "xlm-roberta": {"max_position_embeddings": 512, "type_vocab_size": 2},
 }
 """Fields that the class of a model type fills in."""

@@ -9,6 +9,7 @@ from service.sizing.model.families import (
     deepseek_v4,
     dense,
     encoder,
+    experts,
     falcon_h1,
     gemma,
     gpt,
@@ -22,12 +23,12 @@ from service.sizing.model.families import (
     mamba,
     minicpm,
     minimax_m3,
-    mixture,
     nemotron_h,
     olmo_hybrid,
     pangu,
     pooling,
     qwen3_next,
+    transformers_backend,
     zamba2,
 )
 from service.sizing.model.shape import ModelShape
@@ -40,6 +41,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **deepseek_v4.READERS,
     **dense.READERS,
     **encoder.READERS,
+    **experts.READERS,
     **falcon_h1.READERS,
     **gemma.READERS,
     **gpt.READERS,
@@ -53,12 +55,12 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **mamba.READERS,
     **minicpm.READERS,
     **minimax_m3.READERS,
-    **mixture.READERS,
     **nemotron_h.READERS,
     **olmo_hybrid.READERS,
     **pangu.READERS,
     **pooling.READERS,
     **qwen3_next.READERS,
+    **transformers_backend.READERS,
     **zamba2.READERS,
 }
 """Reader of every architecture that is understood, by the engine's class name."""

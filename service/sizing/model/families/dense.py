@@ -3,8 +3,8 @@
 Source: vLLM 0.33 `model_executor/models/` (`llama.py`, `mistral.py`, `qwen2.py`, `qwen3.py`, `mimo.py`, `internlm2.py`,
 `granite.py`, `nemotron.py`, `exaone.py`, `exaone4.py`, `orion.py`, `solar.py`, `ernie45.py`, `apertus.py`,
 `hyperclovax.py`, `openpangu.py`, `glm4.py`, `stablelm.py`, `gemma.py`, `commandr.py`, `phi3.py`, `chatglm.py`,
-`telechat2.py`, `step1.py`); transformers 5.20 for what vLLM runs through its Transformers backend; the classes of vLLM
-0.22 and 0.24 for architectures that later versions dropped (`baichuan.py`, `qwen.py`, `persimmon.py`).
+`telechat2.py`, `step1.py`); the classes of vLLM 0.9 and 0.22 for architectures that later versions dropped
+(`baichuan.py`, `phi3_small.py`, `qwen.py`).
 """
 
 from collections.abc import Callable
@@ -13,9 +13,10 @@ from functools import partial
 
 from service.sizing.model import blocks
 from service.sizing.model.families.llama import HeadNorms, Names, Part, Recipe, Spelling, read, read_attention, reader
+from service.sizing.model.families.windows import patterned_layers, periodic_layers, uniform_window_layers
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
-from service.sizing.model.source import SLIDING_ATTENTION, Source
+from service.sizing.model.source import Source
 
 NORMALISER = Tensor("normalizer", TensorClass.OTHER, (Units(1),), buffer=True)
 """The factor on embeddings that Gemma's class registers."""
@@ -27,69 +28,6 @@ ATTENTION_BIAS = ("attention_bias", "bias")
 EVERYWHERE = frozenset({Part.EMBEDDING, Part.NORM, Part.HEAD})
 FUSED_QKV = ("qkv_proj",)
 FUSED_GATE = ("gate_up_proj", "gate_up_proj", "down_proj")
-
-
-def switched_window(source: Source) -> Source:
-    """Qwen's window: only where switched on."""
-    on = source.text.flag("use_sliding_window", default=False)
-    return source if on else source.overridden({"sliding_window": None})
-
-
-def window_layers(source: Source) -> Source:
-    """Qwen's windows: only where switched on, and from `max_window_layers` up."""
-    source = switched_window(source)
-    text = source.text
-    layers = text.layers("num_hidden_layers")
-    start = text.integer("max_window_layers", default=28, minimum=0)
-    slides = text.optional_integer("sliding_window", minimum=0)
-    computed = [SLIDING_ATTENTION if slides and index >= start else "full_attention" for index in range(layers)]
-    return source.with_defaults({"layer_types": computed})
-
-
-def uniform_window_layers(source: Source) -> Source:
-    """The same for classes that refuse a window in some layers only."""
-    source = window_layers(source)
-    text, layers = source.text, source.text.layers("num_hidden_layers")
-    if len(set(text.texts("layer_types") or ())) > 1 and text.integer("max_window_layers", default=28) != layers:
-        raise source.refuse(
-            "max_window_layers", "layer_types", because="a sliding window in some layers only is not supported"
-        )
-    return source
-
-
-def patterned_layers(source: Source) -> Source:
-    """EXAONE's layers: a full one after every `sliding_window_pattern`."""
-    text = source.text
-    if "layer_types" in text:
-        return source
-    layers, every = text.layers("num_hidden_layers"), text.integer("sliding_window_pattern")
-    return source.with_defaults(
-        {
-            "layer_types": [
-                "full_attention" if (index + 1) % every == 0 else SLIDING_ATTENTION for index in range(layers)
-            ]
-        }
-    )
-
-
-def periodic_layers(source: Source) -> Source:
-    """Granite's mixed layers, where the configuration lists none: a full one before every three sliding ones."""
-    layers = range(source.text.layers("num_hidden_layers"))
-    return source.with_defaults(
-        {"layer_types": [SLIDING_ATTENTION if index % 4 else "full_attention" for index in layers]}
-    )
-
-
-def unrotated_windows(source: Source) -> Source:
-    """SmolLM3's layers: a window, where switched on, in those without rotary positions."""
-    text = source.text
-    layers, every = text.layers("num_hidden_layers"), text.integer("no_rope_layer_interval", default=4)
-    rotated = text.integers("no_rope_layers") or [int((index + 1) % every != 0) for index in range(layers)]
-    if len(rotated) < layers:
-        raise source.invalid("no_rope_layers", f"no_rope_layers must have {layers} entries, not {len(rotated)}")
-    slides = text.flag("use_sliding_window", default=False) and text.optional_integer("sliding_window", minimum=0)
-    computed = [SLIDING_ATTENTION if slides and not rotated[index] else "full_attention" for index in range(layers)]
-    return source.with_defaults({"layer_types": computed})
 
 
 def chatglm_sizes(source: Source) -> Source:
@@ -196,9 +134,6 @@ GRANITE = Recipe(
     query_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=("mlp_bias",), mixed_windows=True, extra=sinks
 )
 PHI3 = replace(LLAMA, names=Names(queries=FUSED_QKV, mlp=FUSED_GATE))
-TRANSFORMERS = Recipe(
-    query_bias=("attention_bias",), output_bias=("attention_bias",), mixed_windows=True, transformers=True
-)
 BAICHUAN = Recipe(spelling=Spelling(kv_heads=(), head_size=()), names=Names(queries=("W_pack",)), everywhere=EVERYWHERE)
 CHATGLM = Recipe(
     spelling=Spelling(
@@ -362,6 +297,22 @@ RECIPES: dict[str, Recipe] = {
         buffers=(NORMALISER,),
         everywhere=EVERYWHERE,
     ),
+    "Phi3SmallForCausalLM": Recipe(
+        spelling=Spelling(head_size=(), intermediate=("ff_intermediate_size",)),
+        names=Names(
+            norm="model.final_layernorm",
+            queries=("query_key_value",),
+            output="dense",
+            mlp=("up_proj", "up_proj", "down_proj"),
+        ),
+        query_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        tied=True,
+        quantised_embedding=False,
+        everywhere=EVERYWHERE,
+    ),
     "Step1ForCausalLM": Recipe(
         spelling=Spelling(head_size=()),
         query_bias=("attention_bias",),
@@ -422,59 +373,6 @@ RECIPES: dict[str, Recipe] = {
         output_bias=True,
         down_bias=True,
     ),
-    "ArceeForCausalLM": replace(TRANSFORMERS, names=Names(mlp=("up_proj", "down_proj")), mlp_bias=("mlp_bias",)),
-    "GlmForCausalLM": replace(TRANSFORMERS, names=Names(mlp=FUSED_GATE), output_bias=False),
-    "GPTNeoXForCausalLM": replace(
-        TRANSFORMERS,
-        spelling=Spelling(kv_heads=(), head_size=()),
-        names=Names(
-            layers="gpt_neox.layers",
-            embedding="gpt_neox.embed_in",
-            norm="gpt_neox.final_layer_norm",
-            head="embed_out",
-            attention="attention",
-            queries=("query_key_value",),
-            output="dense",
-            mlp=("dense_h_to_4h", "dense_4h_to_h"),
-        ),
-        mlp_bias=True,
-        norm_bias=True,
-    ),
-    "HeliumForCausalLM": replace(TRANSFORMERS, output_bias=False, mlp_bias=("mlp_bias",)),
-    "HunYuanDenseV1ForCausalLM": replace(TRANSFORMERS, head_norms=HeadNorms.HEAD),
-    "Jais2ForCausalLM": replace(
-        TRANSFORMERS, names=Names(mlp=("up_proj", "down_proj")), mlp_bias=("mlp_bias",), norm_bias=True
-    ),
-    "OlmoForCausalLM": replace(TRANSFORMERS, norms=(), has_final_norm=False),
-    "Olmo2ForCausalLM": replace(
-        TRANSFORMERS,
-        head_norms=HeadNorms.ALL_HEADS,
-        norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-    ),
-    "PhiForCausalLM": replace(
-        TRANSFORMERS,
-        names=Names(norm="model.final_layernorm", output="dense", mlp=("fc1", "fc2")),
-        query_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        head_norms=HeadNorms.HEAD,
-        head_norms_field="qk_layernorm",
-        head_norm_bias=True,
-        norms=("input_layernorm",),
-        norm_bias=True,
-        loaded_head_bias=True,
-    ),
-    "SeedOssForCausalLM": replace(TRANSFORMERS, output_bias=("attention_out_bias",), mlp_bias=("mlp_bias",)),
-    "SmolLM3ForCausalLM": replace(TRANSFORMERS, mlp_bias=("mlp_bias",), tied=True, prepare=unrotated_windows),
-    "Starcoder2ForCausalLM": replace(
-        TRANSFORMERS,
-        names=Names(mlp=("c_fc", "c_proj")),
-        query_bias=("use_bias",),
-        output_bias=("use_bias",),
-        mlp_bias=("use_bias",),
-        norm_bias=True,
-        tied=True,
-    ),
 }
 RECIPES["TeleChatForCausalLM"] = RECIPES["TeleChat2ForCausalLM"]
 
@@ -496,6 +394,6 @@ def read_granite(source: Source, recipe: Recipe = GRANITE) -> ModelShape:
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     **{architecture: reader(recipe) for architecture, recipe in RECIPES.items()},
     "GraniteForCausalLM": read_granite,
-    "GraniteSWAForCausalLM": partial(read_granite, recipe=replace(GRANITE, tied=True, prepare=periodic_layers)),
+    "GraniteSWAForCausalLM": partial(read_granite, recipe=replace(GRANITE, tied=True, prepare=periodic_layers(4, 0))),
     "BaichuanForCausalLM": read_baichuan,
 }

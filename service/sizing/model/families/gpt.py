@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.sizing.model.families.dense import EVERYWHERE, TRANSFORMERS
+from service.sizing.model.families.dense import EVERYWHERE
 from service.sizing.model.families.llama import HeadNorms, Names, Recipe, Spelling, read, reader
+from service.sizing.model.families.transformers_backend import TRANSFORMERS
 from service.sizing.model.modules import Embedding, Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
