@@ -255,7 +255,7 @@ def read_deepseek(
             caches = (latent_cache(latent, sparse=sparse),)
             attention = latent_attention(quantization, f"{path}.self_attn", hidden, latent)
             if index and latent.query_rank and own[number]:
-                caches += (IndexerCache(index.head_size),)
+                caches = (IndexerCache(index.head_size), *caches)
                 attention += indexer(quantization, f"{path}.self_attn.indexer", hidden, latent.query_rank, index)
         mlp = (
             expert_layer(

@@ -156,7 +156,7 @@ def read_minimax_m3(
             AttentionCache(sizes.heads, sizes.kv_heads, sizes.head_size, sizes.head_size, sparse=sparse[index]),
         )
         if sparse[index]:
-            caches += (IndexerCache(sizes.index_size, INDEX_KEY_BYTES),)
+            caches = (IndexerCache(sizes.index_size, INDEX_KEY_BYTES), *caches)
         mlp = (
             expert_layer(quantization, f"{path}.block_sparse_moe", text)
             if expert[index]
