@@ -13,6 +13,8 @@ MAX_SEQUENCES = 10_000_000
 MAX_GPUS = 4096
 MAX_BYTES = 1 << 60
 MAX_NAMES = 200
+ONE_LINE = r"^[^\x00-\x1f\x7f]*$"
+"""No control characters."""
 
 
 def _integral(value: object) -> object:
@@ -31,17 +33,19 @@ def _encodable(value: str) -> str:
     return value
 
 
-Int = Annotated[int, BeforeValidator(_integral)]
+INTEGRAL = BeforeValidator(_integral)
+"""Outermost on whole numbers: inside, it would hide their bounds from the published schema."""
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[
     str,
-    Field(min_length=1, max_length=MAX_NAMES, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    Field(min_length=1, max_length=MAX_NAMES, pattern=ONE_LINE),
     AfterValidator(_encodable),
 ]
 """One line without control characters."""
 
-Tokens = Annotated[Int, Field(ge=1, le=MAX_TOKENS)]
-Count = Annotated[Int, Field(ge=1, le=MAX_GPUS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), INTEGRAL]
+Count = Annotated[int, Field(ge=1, le=MAX_GPUS), INTEGRAL]
 
 
 class Contract(BaseModel):
@@ -61,7 +65,7 @@ class InlineModel(Contract):
     hf_quant_config: dict[str, Any] | None = Field(
         default=None, description="hf_quant_config.json, which ModelOpt checkpoints publish beside it"
     )
-    weights_bytes: Annotated[Int, Field(ge=1, le=MAX_BYTES)] | None = Field(
+    weights_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES), INTEGRAL] | None = Field(
         default=None,
         description="total size of the safetensors files (bytes): checked against the count, never used as one",
     )
@@ -82,7 +86,7 @@ class WorkloadRequest(Contract):
     context_tokens: Tokens = Field(
         description="longest conversation kept in cache, prompt and answer (tokens)", examples=[8192]
     )
-    concurrent_sequences: Annotated[Int, Field(ge=1, le=MAX_SEQUENCES)] = Field(
+    concurrent_sequences: Annotated[int, Field(ge=1, le=MAX_SEQUENCES), INTEGRAL] = Field(
         default=1, description="conversations held at once", examples=[16]
     )
     prompt_tokens: Tokens | None = Field(
@@ -120,7 +124,7 @@ class HardwareRequest(Contract):
         default=None, description="exact total GPU counts to judge; not together with max_gpus", examples=[[4, 8]]
     )
     max_gpus: Count | None = Field(default=None, description="most GPUs the search may use; null: 16", examples=[16])
-    gpus_per_node: Annotated[Int, Field(ge=1, le=1024)] | None = Field(
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024), INTEGRAL] | None = Field(
         default=None, description="GPUs of one machine; null: the catalogue's usual node", examples=[8]
     )
     link: Literal["nvlink", "pcie", "xgmi"] | None = Field(
@@ -150,19 +154,19 @@ class EngineRequest(Contract):
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] | None = Field(
         default=None, description="share of GPU memory the engine may take", examples=[0.92]
     )
-    max_model_len: Annotated[Int, Field(ge=-1, le=MAX_TOKENS)] | None = Field(
+    max_model_len: Annotated[int, Field(ge=-1, le=MAX_TOKENS), INTEGRAL] | None = Field(
         default=None, description="longest context (tokens); -1: let the engine fit it to memory", examples=[32768]
     )
-    max_num_seqs: Annotated[Int, Field(ge=1, le=1_000_000)] | None = Field(
+    max_num_seqs: Annotated[int, Field(ge=1, le=1_000_000), INTEGRAL] | None = Field(
         default=None, description="most sequences in one batch", examples=[256]
     )
-    max_num_batched_tokens: Annotated[Int, Field(ge=1, le=10_000_000)] | None = Field(
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=10_000_000), INTEGRAL] | None = Field(
         default=None, description="most tokens in one step", examples=[8192]
     )
-    kv_cache_memory_bytes: Annotated[Int, Field(ge=1, le=MAX_BYTES)] | None = Field(
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES), INTEGRAL] | None = Field(
         default=None, description="cache memory per GPU (bytes), instead of what utilisation leaves"
     )
-    block_size: Annotated[Int, Field(ge=1, le=1 << 20)] | None = Field(
+    block_size: Annotated[int, Field(ge=1, le=1 << 20), INTEGRAL] | None = Field(
         default=None, description="tokens of a cache block", examples=[16]
     )
     enable_prefix_caching: bool | None = Field(default=None, description="keep prefixes for reuse")

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from service import __version__
+from service.api.contract import MAX_NAMES, ONE_LINE
 from service.api.operation import Operation
 from service.api.problems import MEDIA_TYPE, ProblemDetails
 
@@ -21,6 +22,9 @@ nearest fix; bad input is a problem (RFC 9457) that names the field.\
 """
 
 Schema = dict[str, Any]
+
+PATH_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAMES, "pattern": ONE_LINE}
+"""A name in a path; others are not found."""
 
 
 def document(operations: Sequence[Operation], parameters: Mapping[str, Mapping[str, Schema]]) -> Schema:
@@ -82,7 +86,7 @@ def _operation(
                 "in": "path",
                 "required": True,
                 "description": text,
-                "schema": parameters.get(name, {"type": "string", "minLength": 1}),
+                "schema": parameters.get(name, PATH_TEXT),
             }
             for name, text in operation.path_parameters.items()
         ]

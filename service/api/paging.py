@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 from litestar import Request
 from pydantic import Field
 
-from service.api.contract import Contract, Int, Text
+from service.api.contract import INTEGRAL, Contract, Text
 from service.api.problems import FieldError, invalid
 from service.api.reading import read_query
 
@@ -19,7 +19,9 @@ DEFAULT_LIMIT = 100
 class PageQuery(Contract):
     """Which part of a list."""
 
-    limit: Annotated[Int, Field(ge=1, le=500)] = Field(default=DEFAULT_LIMIT, description="most entries to return")
+    limit: Annotated[int, Field(ge=1, le=500), INTEGRAL] = Field(
+        default=DEFAULT_LIMIT, description="most entries to return"
+    )
     after: Text | None = Field(default=None, description="key of the last entry seen; null: from the start")
 
 
