@@ -12,9 +12,13 @@ from service.sizing.model.quantization import names
 from service.sizing.model.quantization.base import GATED_PROJECTIONS, NotQuantised
 from service.sizing.model.quantization.fp8 import CACHE_SCALES
 from service.sizing.model.schemes import UNQUANTISED, Compute, MarlinExperts, Padding, Quantised, Scale, Scheme, formats
+from service.sizing.model.shape import AttentionScales
 
-BLOCK_PADDING = Padding(hidden=32, intermediate=32)
+WHOLE_GROUPS = Padding(hidden=32, intermediate=32)
 """How experts emulated in 16 bits are padded: to whole scale groups."""
+
+ATTENTION = "model.layers.0.self_attn.attn"
+"""The engine's name of an attention operator, which exceptions may match like a layer's."""
 
 FP8, FP4, INT8, INT4 = "fp8_e4m3", "fp4", "int8", ("int4", "uint4")
 FLOAT32_BIAS = formats.FLOAT32_BYTES
@@ -66,6 +70,7 @@ class Group:
     weights: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
     packed: bool
+    gpt_oss: bool
 
     def refuse(self, what: str) -> NotUnderstood:
         """A refusal that names the group."""
@@ -158,30 +163,33 @@ class Group:
                 biased=False,
             )
             return MarlinExperts(plain, plain)
+        if weights.dtype == INT8 and inputs and inputs.dtype == INT8:
+            return _int8(weights, static_bytes=scale * static, input_zero_bytes=1)
         if self.mx_bits == 8:
             return formats.mx(8, compute=Compute.FP8, biased=False)
         if self.mx_bits is not None:
-            native = inputs is None and self.mx_bits == 4
+            marlin = formats.TRITON_OR_MARLIN_PADDING if self.gpt_oss else formats.MARLIN_PADDING
             return formats.mx(
                 self.mx_bits,
-                compute=Compute.SIXTEEN_BIT if native else Compute.FP4,
-                padding=formats.TRITON_OR_MARLIN_PADDING if native else BLOCK_PADDING,
+                compute=Compute.SIXTEEN_BIT if inputs is None else Compute.FP4,
+                padding=marlin if self.mx_bits == 4 else WHOLE_GROUPS,
                 layer_bytes=scale * static,
                 bias_bytes=FLOAT32_BIAS,
             )
         raise self.refuse("experts")
 
 
-def _int8(weights: Tensor, static_bytes: int) -> Quantised:
-    """INT8 with a scale and a zero point an output, or a matrix."""
+def _int8(weights: Tensor, static_bytes: int, input_zero_bytes: int = 0) -> Quantised:
+    """INT8 with a scale and a zero point an output, or a matrix; experts have zero points of the inputs too."""
     channel = weights.scheme == "per_channel"
     return Quantised(
         "INT8 per channel" if channel else "INT8 per tensor",
         8,
         Compute.INT8,
         scales=(Scale(), Scale(element_bytes=1)) if channel else (),
-        part_bytes=0 if channel else formats.FLOAT32_BYTES + 1,
+        part_bytes=input_zero_bytes + (0 if channel else formats.FLOAT32_BYTES + 1),
         layer_bytes=static_bytes,
+        bias_bytes=FLOAT32_BIAS,
     )
 
 
@@ -227,7 +235,7 @@ class Quark(NotQuantised):
         return self._group((name,)).experts()
 
 
-def read_quark(config: Fields) -> NotQuantised:
+def read_quark(config: Fields, *, gpt_oss: bool) -> NotQuantised:
     """`global_quant_config`, `layer_quant_config` and `exclude`."""
     export = config.child("export")
     if export is None:
@@ -245,17 +253,18 @@ def read_quark(config: Fields) -> NotQuantised:
     for pattern in by_name.values if by_name else ():
         fields = by_name.child(pattern) if by_name else None
         if fields is not None:
-            groups.append((pattern, _group(fields, packed)))
+            groups.append((pattern, _group(fields, packed, gpt_oss)))
     field, entries = config.named("exclude"), config.texts("exclude") or []
+    excluded = names.exact_or_regex(entries, field)
     return Quark(
-        attention=CACHE_SCALES,
-        default=_group(default, packed),
+        attention=AttentionScales() if excluded(ATTENTION) else CACHE_SCALES,
+        default=_group(default, packed, gpt_oss),
         by_name=tuple(groups),
-        excluded=names.exact_or_regex(entries, field),
+        excluded=excluded,
         entries=tuple(entry for entry in entries if not entry.startswith("re:")),
         field=field,
     )
 
 
-def _group(fields: Fields, packed: bool) -> Group:
-    return Group(fields.path, _tensors(fields, "weight"), _tensors(fields, "input_tensors"), packed)
+def _group(fields: Fields, packed: bool, gpt_oss: bool) -> Group:
+    return Group(fields.path, _tensors(fields, "weight"), _tensors(fields, "input_tensors"), packed, gpt_oss)

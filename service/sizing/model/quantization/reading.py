@@ -104,7 +104,7 @@ def _read(config: Fields, root: Fields, text: Fields, beside: Fields | None) -> 
         case "mxfp8":
             return modelopt.read_mxfp8(config)
         case "quark":
-            return quark.read_quark(config)
+            return quark.read_quark(config, gpt_oss=model_type == "gpt_oss")
         case "torchao":
             return other.read_torchao(config)
         case "experts_int8":
