@@ -61,8 +61,6 @@ class EngineProfile:
         Whether models with recurrent layers cache prefixes by default.
     state_checkpoints : bool
         Whether recurrent layers keep states at block boundaries while prefixes are cached.
-    scales_yarn_context : bool
-        Whether a YaRN factor lengthens the derived context.
     prefers_flash_mla : bool
         Whether 16-bit latent attention on Hopper runs on FlashMLA, in blocks of 64 tokens.
     request_possessive : str
@@ -81,7 +79,6 @@ class EngineProfile:
     reserves_null_block: bool
     hybrid_prefix_caching: bool
     state_checkpoints: bool
-    scales_yarn_context: bool
     prefers_flash_mla: bool
     request_possessive: str
 
@@ -101,7 +98,6 @@ V0_8 = EngineProfile(
     reserves_null_block=False,
     hybrid_prefix_caching=False,
     state_checkpoints=False,
-    scales_yarn_context=True,
     prefers_flash_mla=True,
     request_possessive="models's",
 )
@@ -133,8 +129,6 @@ V0_33 = replace(
     reserves_null_block=True,
     hybrid_prefix_caching=True,
     state_checkpoints=True,
-    scales_yarn_context=False,
-    prefers_flash_mla=False,
     request_possessive="model's",
 )
 
