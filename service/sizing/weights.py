@@ -35,7 +35,7 @@ def parameters(module: Module) -> int:
     match module:
         case Linear():
             outputs = sum(units.total for units in module.outputs)
-            return outputs * module.inputs.total + (outputs if module.bias else 0)
+            return outputs * module.inputs.total + (outputs if module.bias else 0) - module.unpublished
         case Experts():
             return module.count * expert_parameters(module)
         case Embedding():

@@ -110,6 +110,8 @@ class Linear:
     """Where set, the layer is split only if the ranks divide this number (a tower's heads); otherwise held whole."""
     output_multiple: int = 1
     """What a rank's outputs are padded up to a multiple of, with rows of its own."""
+    unpublished: int = 0
+    """Elements that the engine builds and the published checkpoint does not hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from service.sizing.model.source import Source, rope_kind
 STRETCHED = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """Scalings whose table covers the original context times the factor."""
 
-UNSTRETCHED = frozenset({"default", "llama3", "dynamic", "ntk", "proportional"})
+UNSTRETCHED = frozenset({"default", "llama3", "dynamic", "ntk"})
 """Scalings whose table covers the context length."""
 
 
@@ -55,6 +55,8 @@ def rotary_table(
     if kind in STRETCHED or deepseek:
         original = original_positions(source, rope, positions)
         return RopeTable(stretched(rope, original * sections), size, 2)
+    if kind == "proportional":
+        return RopeTable(positions, head_size, 2)
     if kind == "linear":
         return RopeTable(stretched(rope, positions), size, 2)
     if kind == "longrope":

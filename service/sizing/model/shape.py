@@ -128,11 +128,12 @@ Cache = AttentionCache | LatentCache | IndexerCache | PackedCache | StateCache |
 class LayerShape:
     """One decoder layer: what it keeps while serving, and its weights.
 
-    `caches` is empty where a layer reuses another's cache or keeps nothing.
+    `caches` is empty where a layer reuses another's cache (`cache_of`: the number of that layer) or keeps nothing.
     """
 
     caches: tuple[Cache, ...]
     modules: tuple[Module, ...]
+    cache_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from service.sizing.engine.validity.setting import Rule, Setting, built_first, d
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Module, TensorClass
 from service.sizing.model.shape import StateCache, StateKind
-from service.sizing.weights import rank_bytes
+from service.sizing.weights import rank_bytes, stage_bounds
 
 WHAT = {
     TensorClass.EMBEDDING: "the padded vocabulary",
@@ -132,10 +132,29 @@ def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal |
     return None
 
 
+def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
+    """A layer that reuses another's cache sits on the stage of that layer."""
+    model, stages = setting.model, setting.layout.pipeline_parallel_size
+    for start, end in stage_bounds(len(model.layers), stages):
+        for index, layer in enumerate(model.layers[start:end], start):
+            if layer.cache_of is None or layer.cache_of >= start:
+                continue
+            prefix = "language_model.model" if model.architecture.endswith("ForConditionalGeneration") else "model"
+            return Refusal(
+                "shared_cache_on_another_stage",
+                f"layer {index} reuses the cache of layer {layer.cache_of}, which is on another pipeline stage",
+                f"Specified KV sharing target layer for {prefix}.layers.{index}.self_attn.attn is not valid: target "
+                f"layer {prefix}.layers.{layer.cache_of}.self_attn.attn is not a valid Attention layer in the model.",
+                "use tensor parallelism, with pipeline_parallel_size 1",
+            )
+    return None
+
+
 RULES: tuple[Rule, ...] = (
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
     state_groups_divide,
     dimensions_divide,
+    shared_caches_on_one_stage,
 )

@@ -54,6 +54,8 @@ def behind(
 
     def read(source: Source) -> ModelShape:
         model = language(tied_by_root(source, tied))
-        return replace(model, first_stage=model.first_stage + tower(source), image_prefix=image_prefix)
+        return replace(
+            model, first_stage=model.first_stage + tower(source), image_prefix=image_prefix or model.image_prefix
+        )
 
     return read
