@@ -5,6 +5,7 @@ withdrawn. What makes one doubtful is in `calibration_checks`.
 """
 
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 
 
@@ -16,8 +17,8 @@ class Status(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-class EngineKind(StrEnum):
-    """vLLM's first and second engine."""
+class Engine(StrEnum):
+    """Which of vLLM's two engines ran."""
 
     V0 = "V0"
     V1 = "V1"
@@ -33,7 +34,7 @@ class StartupMeasurement:
     ----------
     source : str
         Where it was published or who reported it.
-    engine_version, engine : str or None, EngineKind or None
+    engine_version, engine : str or None, Engine or None
         As printed; None where the report does not say.
     model : str
         As given to vLLM.
@@ -57,6 +58,8 @@ class StartupMeasurement:
         Whether graphs were off, prefixes cached.
     speculative, lora, other_arguments : str or None, bool, str or None
         What else takes memory: speculative decoding, adapters, and further arguments as printed.
+    note : str
+        What the reporter said beside.
     weights_gib, available_kv_gib : float or None
         "Model loading took"; what was left for the cache.
     kv_tokens, gpu_blocks, max_concurrency, concurrency_tokens : int or float or None
@@ -71,7 +74,7 @@ class StartupMeasurement:
     model: str
     gpu: str
     engine_version: str | None = None
-    engine: EngineKind | None = None
+    engine: Engine | None = None
     gpu_total_gib: float | None = None
     gpu_count: int = 1
     link: str | None = None
@@ -94,6 +97,7 @@ class StartupMeasurement:
     speculative: str | None = None
     lora: bool = False
     other_arguments: str | None = None
+    note: str = ""
     weights_gib: float | None = None
     available_kv_gib: float | None = None
     kv_tokens: int | None = None
@@ -181,8 +185,8 @@ class ServingMeasurement:
 
     Attributes
     ----------
-    source : str
-        Where it was published or who reported it.
+    source, measured_on : str, date or None
+        Where it was published or who reported it; the day it was run.
     model, engine, engine_version : str, str, str or None
         Engine "vllm", "sglang", "trtllm" ...
     gpu, gpu_count : str, int
@@ -212,6 +216,7 @@ class ServingMeasurement:
     expert_parallel_size: int = 1
     precision: str | None = None
     kv_cache_dtype: str | None = None
+    measured_on: date | None = None
     derived: tuple[str, ...] = ()
     status: Status = Status.ACCEPTED
     reason: str = ""

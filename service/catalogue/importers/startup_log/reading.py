@@ -4,19 +4,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from service.catalogue.records.calibration import Engine
+
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 
 class LogNotUnderstood(ValueError):
     """The text is not a vLLM startup log; the message says what it looks like instead."""
-
-
-class Engine(StrEnum):
-    """Which of vLLM's two engines ran."""
-
-    V0 = "V0"
-    V1 = "V1"
 
 
 class Outcome(StrEnum):
