@@ -6,7 +6,7 @@ from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.architectures import BASE_CLASSES, LAST_SERVED, WITHOUT_PIPELINE
 from service.sizing.model.families import POOLING, READERS
 from service.sizing.model.fields import Fields, Json
-from service.sizing.model.quantization import read_quantization
+from service.sizing.model.quantization import attention_scales, read_quantization
 from service.sizing.model.resolution import Conversion, Resolution, converted, resolve
 from service.sizing.model.shape import ModelShape, Status
 from service.sizing.model.source import Source
@@ -96,7 +96,7 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
         supports_pipeline=shape.supports_pipeline and resolution.architecture not in WITHOUT_PIPELINE,
         quantization=quantization.method,
         quantization_refusal=quantization.refusal,
-        attention_scales=quantization.attention,
+        attention_scales=attention_scales(quantization, resolution.architecture),
         kv_cache_dtype=shape.kv_cache_dtype or quantization.kv_cache_dtype,
         status=shape.status if quantization.exact else Status.ESTIMATED,
         notes=shape.notes + quantization.notes,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from service.sizing.model.modules import Tensor, TensorClass, Units
+from service.sizing.model.modules import Linear, Split, TensorClass, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
@@ -73,9 +73,17 @@ def without_head(model: ModelShape) -> ModelShape:
     )
 
 
-def score(source: Source, hidden: int) -> Tensor:
-    """The float32 head of a classifier."""
-    return Tensor("score", TensorClass.OTHER, (Units(source.labels()),), hidden, element_bytes=4)
+def score(source: Source, hidden: int) -> Linear:
+    """The float32 head of a classifier, which quantisation covers."""
+    return Linear(
+        "score",
+        TensorClass.OTHER,
+        Units(hidden),
+        (Units(source.labels()),),
+        Split.REPLICATED,
+        scheme=source.quantization.linear("score"),
+        element_bytes=4,
+    )
 
 
 def converted(reader: Callable[[Source], ModelShape], conversion: Conversion, source: Source) -> ModelShape:
