@@ -4,12 +4,13 @@ import pytest
 
 from service.sizing.engine.backends import Kernels
 from service.sizing.layouts import Layout
-from service.sizing.model.shape import AttentionCache, IndexerCache, ModelShape
+from service.sizing.model.shape import AttentionCache, IndexerCache, ModelShape, PackedCache, PackedRole
 from tests.sizing.cache_models import attempt, delta_net, full, laid_out, latent, model, refusal, window
 
 DENSE = model((full(8, 128),) * 1)
 LATENT = model((latent(),))
 SPARSE = model((IndexerCache(128), latent(64, sparse=True)))
+COMPRESSED = model((PackedCache(PackedRole.LATENT, 512, 584, 4),))
 SINKS = model((full(8, 64),), attention_sinks=True)
 IMAGES = model((window(1024, 4, 256),), (full(4, 256),), image_prefix=True)
 
@@ -120,6 +121,8 @@ NONE_FOUND = "No valid attention backend found for cuda with AttentionSelectorCo
             "FP8 KV cache is not supported by the Triton MLA backend on NVIDIA A100-SXM4-80GB (compute capability "
             "8.0); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype bfloat16.",
         ),
+        (COMPRESSED, "H100", "nvfp4", "nvfp4 KV cache is not supported with MLA"),
+        (COMPRESSED, "H100", "bfloat16", "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16."),
         (
             LATENT,
             "H100",

@@ -144,6 +144,18 @@ def is_packed(model: ModelShape) -> bool:
     return any(isinstance(cache, PackedCache) for layer in model.distinct for cache in layer.caches)
 
 
+def no_latent_nvfp4() -> Refusal:
+    """An NVFP4 cache asked for a model of latent or compressed attention."""
+    return Refusal(
+        "kv_cache_dtype_unsupported",
+        "an NVFP4 cache does not exist for latent attention",
+        "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a different "
+        "--kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) for MLA models such "
+        "as DeepSeek.",
+        "use --kv-cache-dtype fp8",
+    )
+
+
 def packed_dtype(asked: str) -> str | Refusal:
     """What compressed attention stores its cache in: its own format of FP8, and no other.
 
@@ -151,6 +163,8 @@ def packed_dtype(asked: str) -> str | Refusal:
     """
     if asked == "auto" or asked.startswith("fp8"):
         return "fp8_ds_mla"
+    if asked in NVFP4:
+        return no_latent_nvfp4()
     return Refusal(
         "kv_cache_dtype_unsupported",
         "compressed attention stores its cache in FP8",
@@ -187,12 +201,5 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             f"use --kv-cache-dtype {dtype}",
         )
     if asked in NVFP4 and is_latent(model):
-        return Refusal(
-            "kv_cache_dtype_unsupported",
-            "an NVFP4 cache does not exist for latent attention",
-            "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a different "
-            "--kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) for MLA models such "
-            "as DeepSeek.",
-            "use --kv-cache-dtype fp8",
-        )
+        return no_latent_nvfp4()
     return asked
