@@ -69,6 +69,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "helium": {"max_position_embeddings": 4096, "num_key_value_heads": 20, "head_dim": 128},
     "hunyuan_v1_dense": {"max_position_embeddings": 2048},
     "hunyuan_v1_moe": {"max_position_embeddings": 2048},
+    "hy_v3": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "head_dim": 128},
     "hyperclovax": {"max_position_embeddings": 2048},
     "jais2": {"max_position_embeddings": 8192, "attention_bias": True, "mlp_bias": True},
     "llama": {"max_position_embeddings": 2048},

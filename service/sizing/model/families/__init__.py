@@ -21,6 +21,7 @@ from service.sizing.model.families import (
     kimi_linear,
     lfm2,
     longcat,
+    loop_coder,
     mamba,
     minicpm,
     minimax_m3,
@@ -29,6 +30,7 @@ from service.sizing.model.families import (
     pangu,
     pooling,
     qwen3_next,
+    step3,
     transformers_backend,
     zamba2,
 )
@@ -54,6 +56,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **kimi_linear.READERS,
     **lfm2.READERS,
     **longcat.READERS,
+    **loop_coder.READERS,
     **mamba.READERS,
     **minicpm.READERS,
     **minimax_m3.READERS,
@@ -62,6 +65,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **pangu.READERS,
     **pooling.READERS,
     **qwen3_next.READERS,
+    **step3.READERS,
     **transformers_backend.READERS,
     **zamba2.READERS,
 }

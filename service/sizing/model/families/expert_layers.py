@@ -180,6 +180,23 @@ def pangu(source: Source) -> Mixture:
     )
 
 
+def hunyuan3(source: Source) -> Mixture:
+    """Hy3: float32 routers with a correction; shared experts as one."""
+    text = source.text
+    count, width = text.integer("num_experts"), text.integer("expert_hidden_dim", "moe_intermediate_size")
+    return Mixture(
+        places=after_dense(source, count),
+        count=count,
+        active=text.integer("num_experts_per_tok"),
+        width=width,
+        router="router.gate",
+        router_bytes=FLOAT32_BYTES,
+        correction=blocks.routing_bias(count),
+        shared_width=width * text.integer("num_shared_experts", default=1, minimum=0),
+        shared="mlp.shared_mlp",
+    )
+
+
 def param2(source: Source) -> Mixture:
     """Param2: float32 routers; the shared expert's width is either given or that of its experts together."""
     text = source.text

@@ -1,8 +1,8 @@
 """Decoders with routed experts in some or all layers.
 
 Source: vLLM 0.33 `model_executor/models/` (`mixtral.py`, `qwen2_moe.py`, `qwen3_moe.py`, `olmoe.py`, `phimoe.py`,
-`dbrx.py`, `glm4_moe.py`, `ernie45_moe.py`, `granitemoe.py`, `granitemoeshared.py`, `minimax_m2.py`, `bailing_moe.py`,
-`exaone_moe.py`, `openpangu.py`, `param2moe.py`, `sarvam.py`); vLLM 0.23's `grok1.py`.
+`dbrx.py`, `glm4_moe.py`, `hy_v3.py`, `ernie45_moe.py`, `granitemoe.py`, `granitemoeshared.py`, `minimax_m2.py`,
+`bailing_moe.py`, `exaone_moe.py`, `openpangu.py`, `param2moe.py`, `sarvam.py`); vLLM 0.23's `grok1.py`.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from service.sizing.model.families.expert_layers import (
     glm4,
     granite,
     grok,
+    hunyuan3,
     minimax,
     mixtral,
     olmoe,
@@ -232,6 +233,13 @@ MIXTURES: dict[str, Recipe] = {
     ),
     **dict.fromkeys(("BailingMoeForCausalLM", "BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM"), BAILING),
     **dict.fromkeys(("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), EXAONE),
+    "HYV3ForCausalLM": Recipe(
+        head_norms=HeadNorms.HEAD,
+        head_norms_field="qk_norm",
+        quantised_embedding=False,
+        experts=hunyuan3,
+        everywhere=EVERYWHERE,
+    ),
     "PanguProMoEV2ForCausalLM": replace(
         RECIPES["PanguEmbeddedForCausalLM"],
         refused=("interleaved_sliding_window", "param_sink_number", "kv_lora_rank"),

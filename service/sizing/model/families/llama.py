@@ -22,6 +22,9 @@ from service.sizing.model.source import Source
 Bias = bool | tuple[str, ...]
 """Whether layers have a bias: never, always, or where one of the named fields is true."""
 
+LayerParts = tuple[tuple[AttentionCache, ...], tuple[Module, ...]]
+"""What one layer's attention keeps, and its weights."""
+
 FLOAT32_BYTES = 4
 
 
@@ -131,6 +134,8 @@ class Recipe:
         Further weights of a layer.
     buffers : tuple of Tensor
         Further buffers, on every stage.
+    attention : callable, optional
+        Builds the attention of a layer, given its path and window, where it is not grouped-query attention.
     experts : callable, optional
         Reads the expert layers.
     refused : tuple of str
@@ -169,6 +174,7 @@ class Recipe:
     prepare: Callable[[Source], Source] | None = None
     extra: Callable[[Source, str], tuple[Module, ...]] | None = None
     buffers: tuple[Tensor, ...] = ()
+    attention: Callable[[Source, str, int | None], LayerParts] | None = None
     experts: Callable[[Source], ExpertLayers] | None = None
     refused: tuple[str, ...] = ()
 
@@ -295,12 +301,17 @@ def read(source: Source, recipe: Recipe) -> ModelShape:
 
     def layer(index: int) -> LayerShape:
         path = f"{names.layers}.{index}"
-        cache = AttentionCache(sizes.heads, sizes.kv_heads, sizes.head_size, sizes.head_size, windows[index])
+        attention_path = f"{path}.{names.attention}"
+        if recipe.attention:
+            caches, attention = recipe.attention(source, attention_path, windows[index])
+        else:
+            caches = (AttentionCache(sizes.heads, sizes.kv_heads, sizes.head_size, sizes.head_size, windows[index]),)
+            attention = attention_modules(source, recipe, sizes, attention_path, hidden)
         mlp_path = f"{path}.{names.feed_forward}" if names.feed_forward else path
         return LayerShape(
-            (cache,) if causal else (),
+            caches if causal else (),
             (
-                *attention_modules(source, recipe, sizes, f"{path}.{names.attention}", hidden),
+                *attention,
                 *(
                     mlp_modules(source, recipe, mlp_path, hidden, intermediate)
                     if experts is None or dense[index]

@@ -4,15 +4,19 @@ Source: vLLM 0.33 `model_executor/models/` (`minicpm.py`, `minicpm3.py`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.sizing.model import blocks
-from service.sizing.model.assembly import assemble, build_layers
-from service.sizing.model.defaults import CLASS_DEFAULTS
 from service.sizing.model.families.dense import EVERYWHERE
-from service.sizing.model.families.llama import Recipe, Spelling, even_head_size, mlp_modules, read, surroundings
+from service.sizing.model.families.llama import (
+    LayerParts,
+    Recipe,
+    Spelling,
+    even_head_size,
+    read,
+)
 from service.sizing.model.modules import Experts, Module, Units
-from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape
+from service.sizing.model.shape import AttentionCache, ModelShape
 from service.sizing.model.source import Source
 
 
@@ -45,9 +49,7 @@ def experts(source: Source) -> PlainExperts:
 
 
 MINICPM = Recipe(spelling=Spelling(head_size=()), tied=True, quantised_embedding=False, everywhere=EVERYWHERE)
-MIXED = Recipe(
-    spelling=Spelling(head_size=()), tied=True, quantised_embedding=False, experts=experts, everywhere=EVERYWHERE
-)
+MIXED = replace(MINICPM, experts=experts)
 
 
 def read_minicpm(source: Source) -> ModelShape:
@@ -56,52 +58,34 @@ def read_minicpm(source: Source) -> ModelShape:
     return read(source, MIXED if mixed else MINICPM)
 
 
-def read_minicpm3(source: Source) -> ModelShape:
-    """MiniCPM 3: each head caches a key as wide as both its parts, and a value padded to that width."""
-    source = source.with_defaults(CLASS_DEFAULTS["minicpm3"])
+def low_rank_attention(source: Source, path: str, window: int | None) -> LayerParts:
+    """MiniCPM 3's: each head caches a key as wide as both its parts, and a value padded to that width."""
     text, quantization = source.text, source.quantization
-    hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
-    heads, layers = text.integer("num_attention_heads"), text.layers("num_hidden_layers")
+    hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     plain, rotated = text.integer("qk_nope_head_dim"), text.integer("qk_rope_head_dim")
     query_rank, rank = text.integer("q_lora_rank"), text.integer("kv_lora_rank")
     values = text.optional_integer("v_head_dim") or even_head_size(source, heads)
-    intermediate = text.integer("intermediate_size")
-    windows = source.windows(layers, mixed=False)
-    if text.integer("num_experts", default=0, minimum=0):
-        raise source.refuse("num_experts", because="experts beside low-rank projections are not understood")
     if values > plain + rotated:
         raise source.invalid("v_head_dim", f"v_head_dim must be at most {plain + rotated}, not {values}")
-
-    def layer(index: int) -> LayerShape:
-        path = f"model.layers.{index}"
-        attention = f"{path}.self_attn"
-        return LayerShape(
-            (AttentionCache(heads, heads, plain + rotated, plain + rotated, windows[index]),),
-            (
-                blocks.replicated(quantization, attention, "q_a_proj", hidden, query_rank),
-                blocks.norm("q_a_layernorm", query_rank),
-                blocks.column(quantization, attention, "q_b_proj", query_rank, Units(heads, plain + rotated)),
-                blocks.replicated(quantization, attention, "kv_a_proj_with_mqa", hidden, rank + rotated),
-                blocks.norm("kv_a_layernorm", rank),
-                blocks.column(quantization, attention, "kv_b_proj", rank, Units(heads, plain + values)),
-                blocks.row(quantization, attention, "o_proj", Units(heads, values), hidden),
-                *mlp_modules(source, MINICPM, f"{path}.mlp", hidden, intermediate),
-                blocks.norm("input_layernorm", hidden),
-                blocks.norm("post_attention_layernorm", hidden),
-            ),
-        )
-
-    around, tables = surroundings(source, MINICPM, hidden, vocabulary, rotated, causal=True)
-    return assemble(
-        source,
-        build_layers(source, windows, layer),
-        around,
-        hidden=hidden,
-        vocabulary=vocabulary,
-        heads=heads,
-        kv_heads=text.integer("num_key_value_heads", default=heads),
-        rope_tables=tables,
+    return (AttentionCache(heads, heads, plain + rotated, plain + rotated, window),), (
+        blocks.replicated(quantization, path, "q_a_proj", hidden, query_rank),
+        blocks.norm("q_a_layernorm", query_rank),
+        blocks.column(quantization, path, "q_b_proj", query_rank, Units(heads, plain + rotated)),
+        blocks.replicated(quantization, path, "kv_a_proj_with_mqa", hidden, rank + rotated),
+        blocks.norm("kv_a_layernorm", rank),
+        blocks.column(quantization, path, "kv_b_proj", rank, Units(heads, plain + values)),
+        blocks.row(quantization, path, "o_proj", Units(heads, values), hidden),
     )
+
+
+LOW_RANK = replace(MINICPM, spelling=Spelling(head_size=("qk_rope_head_dim",)), attention=low_rank_attention)
+
+
+def read_minicpm3(source: Source) -> ModelShape:
+    """MiniCPM 3, which has no experts."""
+    if source.text.integer("num_experts", default=0, minimum=0):
+        raise source.refuse("num_experts", because="experts beside low-rank projections are not understood")
+    return read(source, LOW_RANK)
 
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {

@@ -1,14 +1,14 @@
 """Embedding, reward and ranking models built on decoders, which the engine has classes of their own for.
 
-Source: vLLM 0.33 `model_executor/models/` (`internlm2.py`, `qwen2_rm.py`, `gpt2.py`, `jina.py`, `voyage.py`,
-`llama.py`, `config.py`).
+Source: vLLM 0.33 `model_executor/models/` (`internlm2.py`, `qwen2_rm.py`, `gpt2.py`, `jamba.py`, `jina.py`,
+`voyage.py`, `llama.py`, `config.py`).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from service.sizing.model.families import dense, gpt
+from service.sizing.model.families import dense, gpt, jamba
 from service.sizing.model.families.llama import FLOAT32_BYTES, Recipe, read
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.resolution import score, without_head
@@ -76,6 +76,15 @@ def on_decoder(
     return replace(model, every_stage=(*model.every_stage, *top))
 
 
+def read_jamba_classifier(source: Source) -> ModelShape:
+    """Jamba's classifier keeps the decoder's own head, unused."""
+    model = jamba.READERS["JambaForCausalLM"](source)
+    columns = model.hidden_size + int(source.root.flag("score_bias", default=False))
+    labels = (Units(source.labels()),)
+    scores = Tensor("score", TensorClass.OTHER, labels, columns, element_bytes=FLOAT32_BYTES)
+    return replace(model, every_stage=(*model.every_stage, scores))
+
+
 def recipe_reader(recipe: Recipe) -> Callable[[Source], ModelShape]:
     """A reader of the decoder underneath."""
     return partial(read, recipe=recipe)
@@ -90,6 +99,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     "Qwen2ForRewardModel": partial(on_decoder, decoder=QWEN2, heads=partial(reward_heads, outputs=1)),
     "Qwen2ForProcessRewardModel": partial(on_decoder, decoder=QWEN2, heads=partial(reward_heads, outputs=2)),
     "GPT2ForSequenceClassification": partial(on_decoder, decoder=gpt.READERS["GPT2LMHeadModel"], heads=classifier),
+    "JambaForSequenceClassification": read_jamba_classifier,
     "JinaForRanking": partial(on_decoder, decoder=QWEN3, heads=ranking_projector),
     "VoyageQwen3BidirectionalEmbedModel": partial(
         on_decoder, decoder=QWEN3, heads=embedding_projector, prepare=bidirectional

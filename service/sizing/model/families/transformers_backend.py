@@ -29,6 +29,7 @@ def hunyuan(source: Source) -> Mixture:
         active=same_everywhere(source, "moe_topk", default=1),
         width=width,
         router="gate.wg",
+        quantised_router=True,
         shared_width=text.integer("intermediate_size"),
         shared="mlp.shared_mlp",
     )
@@ -91,7 +92,7 @@ OLMO2 = replace(
     head_norms=HeadNorms.ALL_HEADS,
     norms=("post_attention_layernorm", "post_feedforward_layernorm"),
 )
-MELLUM = replace(TRANSFORMERS, head_norms=HeadNorms.HEAD, experts=mellum)
+MELLUM = replace(TRANSFORMERS, head_norms=HeadNorms.HEAD, prepare=periodic_layers(1, 0), experts=mellum)
 VAULT_GEMMA = replace(
     TRANSFORMERS,
     norms=("input_layernorm", "pre_feedforward_layernorm"),
