@@ -1,8 +1,8 @@
 """Quantised checkpoints against the parameters vLLM 0.33 itself builds for them.
 
 `engine.json` holds small models, `quantization_config`s in the styles of llm-compressor, AutoAWQ, GPTQModel, ModelOpt,
-AutoRound and Quark, and for pairs of them the bytes and method of vLLM's own model classes; `requantised` the bytes of the 16-bit models after
-quantising them to each precision.
+AutoRound and Quark, and for pairs of them the bytes and method of vLLM's own model classes; under `requantised`, the
+bytes of the 16-bit models after quantising them to each precision.
 """
 
 import json
