@@ -144,6 +144,20 @@ def test_a_card_the_log_does_not_measure_takes_the_catalogues_total() -> None:
     assert measurement.overhead_gib is None
 
 
+def test_a_cache_sized_in_bytes_says_nothing_about_overhead() -> None:
+    """With `--kv-cache-memory-bytes` the budget is not utilised; the log shows it even without the arguments."""
+    text = log_text("v0.33.0-one-gpu.log")
+    available = next(line for line in text.split("\n") if "Available KV" in line)
+    reserved = (
+        "(EngineCore pid=214) INFO 11-30 16:32:31 [gpu_worker.py:671] Initial free memory 78.6 GiB, reserved 55.0 GiB "
+        "memory for KV Cache as specified by kv_cache_memory_bytes config and skipped memory profiling."
+    )
+    log = read_startup_log(text.replace(available, reserved))
+    assert log.available_kv_gib is not None
+    assert log.available_kv_gib.low == 55.0
+    assert startup_measurement(log, source="someone", gpu="h100-sxm").overhead_gib is None
+
+
 def test_a_log_without_conditions_asks_for_them() -> None:
     """Bare figures say nothing without version, model and layout; the caller can add them."""
     log = read_startup_log("Available KV cache memory: 8.11 GiB\nGPU KV cache size: 178,880 tokens")

@@ -41,6 +41,11 @@ FIGURES = [
     ("Model loading took 5.0 GiB memory and 7.102331 seconds", {"weights_gib": 5.0}),
     ("Available KV cache memory: 106.15 GiB", {"available_kv_gib": 106.15}),
     ("Available KV cache memory: -2.81 GiB", {"available_kv_gib": -2.81}),
+    (
+        "Initial free memory 31.17 GiB, reserved 1.62 GiB memory for KV Cache as specified by kv_cache_memory_bytes "
+        "config and skipped memory profiling. This does not respect the gpu_memory_utilization config.",
+        {"free_gib": 31.17, "reserved_kv_gib": 1.62, "available_kv_gib": 1.62},
+    ),
     ("GPU KV cache size: 1,391,344 tokens", {"kv_tokens": 1391344}),
     ("GPU KV cache size: 512 tokens", {"kv_tokens": 512}),
     (

@@ -120,7 +120,7 @@ def startup_measurement(
         data_parallel_size=data,
         decode_context_parallel_size=settled.count("decode_context_parallel_size") or 1,
         expert_parallel=bool(settled.value("enable_expert_parallel")),
-        gpu_memory_utilization=settled.number("gpu_memory_utilization"),
+        gpu_memory_utilization=None if log.reserved_kv_gib else settled.number("gpu_memory_utilization"),
         kv_cache_memory_bytes=log.kv_cache_memory_bytes.value if log.kv_cache_memory_bytes else None,
         max_model_len=settled.count("max_model_len"),
         max_num_seqs=settled.count("max_num_seqs"),

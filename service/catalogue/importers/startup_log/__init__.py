@@ -121,7 +121,8 @@ def _assembled(startup: Startup, read: Conditions, startups: int) -> StartupLog:
         other_arguments=read.others(),
         defaults=read.defaults(),
         weights_gib=read.sizes("weights_gib", "summary_weights_gib", "profile_weights_gib"),
-        available_kv_gib=read.sizes("available_kv_gib"),
+        available_kv_gib=read.sizes("available_kv_gib", "reserved_kv_gib"),
+        reserved_kv_gib=read.sizes("reserved_kv_gib"),
         kv_tokens=read.counts("kv_tokens"),
         max_concurrency=read.sizes("max_concurrency"),
         concurrency_tokens=read.counts("concurrency_tokens"),
@@ -145,7 +146,8 @@ def _assembled(startup: Startup, read: Conditions, startups: int) -> StartupLog:
 
 def _missing(log: StartupLog) -> tuple[str, ...]:
     needed = [*_NEEDED, "gpu_blocks" if log.engine and log.engine.value is Engine.V0 else "kv_tokens"]
-    settled = {*log.defaults, *(["gpu_memory_utilization"] if log.kv_cache_memory_bytes else [])}
+    by_bytes = log.kv_cache_memory_bytes or log.reserved_kv_gib
+    settled = {*log.defaults, *(["gpu_memory_utilization"] if by_bytes else [])}
     return tuple(name for name in needed if getattr(log, name) is None and name not in settled)
 
 

@@ -83,7 +83,7 @@ def _budget(log: StartupLog) -> Iterator[str]:
     if in_use is not None and available is not None and abs(in_use - available) > _ROUNDING_GIB:
         yield f"the KV cache has {available:g} GiB available and {in_use:g} GiB in use"
     kept = in_use if in_use is not None else available
-    if requested is None or kept is None or log.kv_cache_memory_bytes is not None:
+    if requested is None or kept is None or _sized_in_bytes(log):
         return
     base = log.consumed_gib or log.weights_gib
     parts = [_only(base), _only(log.activation_peak_gib)]
@@ -108,11 +108,16 @@ def _impossible(log: StartupLog) -> Iterator[str]:
         if readings is not None and readings.high > total + _ROUNDING_GIB:
             yield f"{name} {readings.high:g} GiB of a GPU of {total:g} GiB"
     share = log.gpu_memory_utilization
-    if weights is None or available is None or share is None or log.kv_cache_memory_bytes is not None:
+    if weights is None or available is None or share is None or _sized_in_bytes(log):
         return
     if weights.low + available.low > total * share.value * 1.01 + 0.1:
         both = f"{weights.low:g} GiB of weights and {available.low:g} GiB of KV cache"
         yield f"{both} exceed {share.value:g} of {total:g} GiB"
+
+
+def _sized_in_bytes(log: StartupLog) -> bool:
+    """Whether the cache was given its size, so that utilisation says nothing about it."""
+    return log.kv_cache_memory_bytes is not None or log.reserved_kv_gib is not None
 
 
 def _only(readings: Readings[N] | None) -> N | None:

@@ -106,7 +106,7 @@ FORMATS = (
     _format("Currentkvcachememoryinuse", r"Currentkvcachememoryinuseis(?P<kv_in_use_gib><GIB>)GiB"),
     _format(
         "GiB,reserved",
-        r"Initialfreememory(?P<free_gib><GIB>)GiB,reserved(?P<reserved_gib><GIB>)GiBmemoryforKVCacheasspecifiedby",
+        r"Initialfreememory(?P<free_gib><GIB>)GiB,reserved(?P<reserved_kv_gib><GIB>)GiBmemoryforKVCacheasspecifiedby",
     ),
     # Lengths and block sizes.
     _format("Usingmaxmodellen", r"Usingmaxmodellen(?P<max_model_len><COUNT>)", open_ended=True),

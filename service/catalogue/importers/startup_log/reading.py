@@ -120,8 +120,8 @@ class StartupLog:
         and does not name them.
     weights_gib
         Memory taken by loading ("Model loading took", "model weights take").
-    available_kv_gib
-        Memory left for the KV cache.
+    available_kv_gib, reserved_kv_gib
+        Memory left for the KV cache; memory given to it by `kv_cache_memory_bytes`, which then stands for both.
     kv_tokens, max_concurrency, concurrency_tokens, gpu_blocks, cpu_blocks
         What the cache holds, as printed; `max_concurrency` is for requests of `concurrency_tokens` tokens.
     cudagraph_gib, cudagraph_estimate_gib
@@ -176,6 +176,7 @@ class StartupLog:
 
     weights_gib: Readings[float] | None
     available_kv_gib: Readings[float] | None
+    reserved_kv_gib: Readings[float] | None
     kv_tokens: Readings[int] | None
     max_concurrency: Readings[float] | None
     concurrency_tokens: Readings[int] | None
