@@ -31,7 +31,9 @@ logger: structlog.stdlib.BoundLogger = structlog.get_logger("shardwise")
 REQUESTS = Histogram(
     "shardwise_request_seconds", "Time to answer a request", ("method", "route", "status"), buckets=BUCKETS_S
 )
-CATALOGUE_REVISION = Gauge("shardwise_catalogue_revision", "Catalogue revision in memory", multiprocess_mode="livemin")
+CATALOGUE_REVISION = Gauge(
+    "shardwise_catalogue_revision", "Catalogue revision in memory", multiprocess_mode="livemostrecent"
+)
 
 
 def configure_logging(level: LogLevel, style: LogFormat) -> None:

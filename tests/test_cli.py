@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from service.__main__ import main
 from service.settings import CHECKOUT, Settings
 
 PATIENCE_S = 120.0
@@ -30,17 +32,40 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | changes
 
 
-def shardwise(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
-        cwd=CHECKOUT,
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    printed: str
+    said: str
+
+    def one_sentence(self) -> str:
+        """What a command that cannot start says, after checking that it says no more."""
+        assert self.status == 1, self.said
+        assert self.printed == ""
+        assert self.said.count("\n") == 1, self.said
+        assert "Traceback" not in self.said
+        return self.said
+
+
+Shardwise = Callable[..., Done]
+
+
+@pytest.fixture
+def shardwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shardwise:
+    """Runs a command to its end, in an environment of its own."""
+
+    def run(*arguments: str, **changes: str) -> Done:
+        for name in os.environ.keys() - environment().keys():
+            monkeypatch.delenv(name)
+        for name, value in changes.items():
+            monkeypatch.setenv(name, value)
+        status = main(arguments)
+        captured = capsys.readouterr()
+        return Done(status, captured.out, captured.err)
+
+    return run
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -62,15 +87,6 @@ def answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command that cannot start says, after checking that it says no more."""
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 @pytest.fixture
@@ -119,7 +135,8 @@ def service(data_dir: Path) -> Iterator[Service]:
     """A service that is ready."""
     service = Service(data_dir)
     try:
-        assert eventually(service.answers), service.log.read_text()
+        assert eventually(lambda: service.answers() or service.process.poll() is not None)
+        assert service.process.poll() is None, service.log.read_text()
         yield service
     finally:
         if service.process.poll() is None:
@@ -147,13 +164,13 @@ def test_a_killed_service_leaves_nothing_behind(service: Service) -> None:
     assert eventually(service.is_gone)
 
 
-def test_a_port_in_use_is_one_sentence(data_dir: Path) -> None:
+def test_a_port_in_use_is_one_sentence(shardwise: Shardwise, data_dir: Path) -> None:
     """It names the port and the setting."""
     with closing(socket.socket()) as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = str(holder.getsockname()[1])
-        said = one_sentence(shardwise("serve", SHARDWISE_PORT=port, SHARDWISE_DATA_DIR=str(data_dir)))
+        said = shardwise("serve", SHARDWISE_PORT=port, SHARDWISE_DATA_DIR=str(data_dir)).one_sentence()
     assert port in said
     assert "SHARDWISE_PORT" in said
     assert not data_dir.exists()
@@ -169,24 +186,24 @@ def test_a_port_in_use_is_one_sentence(data_dir: Path) -> None:
         ("s3cret", "DATABASE_URL is not a Postgres URL"),
     ],
 )
-def test_a_broken_database_url_is_one_sentence_without_its_password(url: str, says: str) -> None:
+def test_a_broken_database_url_is_one_sentence_without_its_password(shardwise: Shardwise, url: str, says: str) -> None:
     """Whether it cannot be read or leads nowhere."""
-    said = one_sentence(shardwise("migrate", DATABASE_URL=url))
+    said = shardwise("migrate", DATABASE_URL=url).one_sentence()
     assert says in said
     assert "s3cret" not in said
 
 
-def test_a_database_that_is_not_there_is_one_sentence(settings: Settings) -> None:
+def test_a_database_that_is_not_there_is_one_sentence(shardwise: Shardwise, settings: Settings) -> None:
     """The server answers, the database does not exist."""
     url = sa.make_url(str(settings.database_url)).set(database="no_such_database")
-    said = one_sentence(shardwise("migrate", DATABASE_URL=url.render_as_string(hide_password=False)))
+    said = shardwise("migrate", DATABASE_URL=url.render_as_string(hide_password=False)).one_sentence()
     assert 'database "no_such_database" does not exist' in said
 
 
 @pytest.mark.parametrize("command", ["serve", "migrate"])
-def test_a_data_directory_that_cannot_be_made_is_one_sentence(command: str) -> None:
+def test_a_data_directory_that_cannot_be_made_is_one_sentence(shardwise: Shardwise, command: str) -> None:
     """It names the directory and the two ways out."""
-    said = one_sentence(shardwise(command, SHARDWISE_DATA_DIR="/dev/null/x", SHARDWISE_PORT=str(free_port())))
+    said = shardwise(command, SHARDWISE_DATA_DIR="/dev/null/x", SHARDWISE_PORT=str(free_port())).one_sentence()
     assert "/dev/null/x" in said
     assert "SHARDWISE_DATA_DIR" in said
     assert "DATABASE_URL" in said
@@ -202,43 +219,42 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(command: str) -> N
         ("SHARDWISE_LOG_FORMAT", "xml"),
     ],
 )
-def test_a_setting_out_of_range_is_named_with_what_it_takes(name: str, value: str) -> None:
+def test_a_setting_out_of_range_is_named_with_what_it_takes(shardwise: Shardwise, name: str, value: str) -> None:
     """One sentence with the setting, its value and the accepted ones."""
-    said = one_sentence(shardwise("migrate", **{name: value}))
+    said = shardwise("migrate", **{name: value}).one_sentence()
     assert f"{name} is {value!r}; it takes" in said
 
 
-def test_commands_share_one_database_at_a_time(data_dir: Path) -> None:
+def test_commands_share_one_database_at_a_time(shardwise: Shardwise, data_dir: Path) -> None:
     """Two that start at once: one starts Postgres, both do their work, and it stops after the second."""
     command = [sys.executable, "-m", "service", "seed"]
     both = [
-        subprocess.Popen(command, cwd=CHECKOUT, env=environment(SHARDWISE_DATA_DIR=str(data_dir)), stderr=sys.stderr)
-        for _ in range(2)
+        subprocess.Popen(command, cwd=CHECKOUT, env=environment(SHARDWISE_DATA_DIR=str(data_dir))) for _ in range(2)
     ]
     assert [process.wait(PATIENCE_S) for process in both] == [0, 0]
     assert eventually(lambda: not (data_dir / "postgres" / "postmaster.pid").exists())
     again = shardwise("seed", SHARDWISE_DATA_DIR=str(data_dir))
-    assert again.stdout == "This shipped catalogue was seeded before.\n"
+    assert again.printed == "This shipped catalogue was seeded before.\n"
 
 
-def test_migrate_prints_its_sql() -> None:
+def test_migrate_prints_its_sql(shardwise: Shardwise) -> None:
     """For whoever runs it by hand; no database is needed."""
     done = shardwise("migrate", "--sql", DATABASE_URL="postgresql://127.0.0.1:1/x")
-    assert done.returncode == 0
-    assert "CREATE TABLE gpus" in done.stdout
+    assert done.status == 0
+    assert "CREATE TABLE gpus" in done.printed
 
 
-def test_a_plan_is_printed_from_flags(settings: Settings) -> None:
+def test_a_plan_is_printed_from_flags(shardwise: Shardwise, settings: Settings) -> None:
     """As a table for people."""
     flags = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "h100-sxm", "--context-tokens", "4096")
     done = shardwise("plan", *flags, "--concurrent-sequences", "1", DATABASE_URL=str(settings.database_url))
-    assert done.returncode == 0, done.stderr
-    assert "meta-llama/Llama-3.1-70B-Instruct on" in done.stdout
-    assert "vllm serve" in done.stdout
+    assert done.status == 0, done.said
+    assert "meta-llama/Llama-3.1-70B-Instruct on" in done.printed
+    assert "vllm serve" in done.printed
 
 
-def test_a_plan_for_an_unknown_card_names_the_nearest(settings: Settings) -> None:
+def test_a_plan_for_an_unknown_card_names_the_nearest(shardwise: Shardwise, settings: Settings) -> None:
     """One sentence."""
     flags = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "h100sxm", "--context-tokens", "4096")
-    said = one_sentence(shardwise("plan", *flags, DATABASE_URL=str(settings.database_url)))
+    said = shardwise("plan", *flags, DATABASE_URL=str(settings.database_url)).one_sentence()
     assert "h100-sxm" in said

@@ -22,9 +22,10 @@ def plan_table(answer: Mapping[str, Any]) -> Table:
             count = rejection["gpu_count"]
             table.add_row(rejection["gpu"], str(count or ""), rejection["message"], rejection["fix"] or "")
         return table
-    table = Table(title=f"{answer['model']['name']} on {plan['gpu_count']} x {plan['gpu']}", box=box.SIMPLE)
-    table.add_column("", no_wrap=True)
-    table.add_column("")
+    title = f"{answer['model']['name']} on {plan['gpu_count']} x {plan['gpu']}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column()
     for name, text in _rows(plan):
         table.add_row(name, text)
     return table

@@ -132,10 +132,12 @@ class _Owner:
                 extra_groups=self.extra_groups,
             )
         except OSError as error:
-            role = " as the user 'nobody'" if self.is_other else ""
-            raise StartupError(
-                f"{command[0]} cannot be run{role} ({error.strerror}): start as an ordinary user or set DATABASE_URL."
-            ) from None
+            reason = (
+                "Postgres does not run as root and cannot be run as the user 'nobody' here"
+                if self.is_other
+                else f"{command[0]} cannot be run"
+            )
+            raise StartupError(f"{reason} ({error.strerror}): start as an ordinary user or set DATABASE_URL.") from None
 
 
 def _default_data_dir(owner: _Owner) -> Path:
@@ -247,9 +249,9 @@ def _await_stop(users: int, keeper: subprocess.Popen[bytes]) -> None:
 
 def _failure(data_dir: Path) -> StartupError:
     log = data_dir / "postgres.log"
-    said = re.findall(r"(?:FATAL|ERROR|error):\s+(.+)", log.read_text(errors="replace"))
-    reason = said[-1].strip() if said else "no reason given"
-    return StartupError(f"The embedded Postgres did not start ({reason}): see {log}, or set DATABASE_URL.")
+    text = log.read_text(errors="replace").strip()
+    said = re.findall(r"(?:FATAL|ERROR|error):\s+(.+)", text) or text.splitlines() or ["it said nothing"]
+    return StartupError(f"The embedded Postgres did not start ({said[-1].strip()}): see {log}, or set DATABASE_URL.")
 
 
 def _keep(data_dir: Path, programs: Path, options: list[str]) -> NoReturn:
