@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
-from litestar.types import ControllerRouterHandler
 
 from service.api import catalogue, plans, system
 from service.api.openapi import document
-from service.api.operation import Operation, route_of
+from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
 from service.api.reading import MAX_BODY_BYTES
 from service.catalogue.snapshot import Snapshot
@@ -30,7 +29,7 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 """Everything the service offers, in the order of the contract."""
 
-PATH_KINDS: Mapping[str, Mapping[str, str]] = {"get_model": {"name": "path"}}
+PATH_KINDS = {"name": "path"}
 """Path parameters that may hold slashes."""
 
 
@@ -84,11 +83,8 @@ def build_app(settings: Settings) -> Litestar:
     async def openapi() -> Response[bytes]:
         return Response(published, media_type="application/json")
 
-    handlers: list[ControllerRouterHandler] = [
-        route_of(operation, PATH_KINDS.get(operation.name, {})) for operation in OPERATIONS
-    ]
     return Litestar(
-        route_handlers=[*handlers, openapi, scrape, *docs.handlers(contract)],
+        route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(contract)],
         lifespan=[lifespan],
         middleware=[Telemetry()],
         exception_handlers=EXCEPTION_HANDLERS,

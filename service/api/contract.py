@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from service.sizing.engine.kv_dtypes import KV_CACHE_DTYPES
 from service.sizing.question import RankBy
 
 MAX_TOKENS = 100_000_000
@@ -44,6 +45,16 @@ Text = Annotated[
 ]
 """One line without control characters."""
 
+
+def _known_cache_dtype(value: str) -> str:
+    if value not in KV_CACHE_DTYPES:
+        raise ValueError(f"must be one of {', '.join(KV_CACHE_DTYPES)}")
+    return value
+
+
+CacheDtype = Annotated[
+    str, AfterValidator(_known_cache_dtype), Field(json_schema_extra={"enum": list[Any](KV_CACHE_DTYPES)})
+]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), INTEGRAL]
 Count = Annotated[int, Field(ge=1, le=MAX_GPUS), INTEGRAL]
 
@@ -213,7 +224,7 @@ class PlanRequest(Contract):
     precision: Precision = Field(
         default="checkpoint", description="what the weights would be quantised to; checkpoint: as published"
     )
-    kv_cache_dtype: Annotated[Text, Field(max_length=40)] = Field(
+    kv_cache_dtype: CacheDtype = Field(
         default="auto", description="type of the KV cache, as the engine's flag takes it", examples=["auto", "fp8"]
     )
     workload: WorkloadRequest = Field(description="what is served")

@@ -1,6 +1,6 @@
 """One HTTP operation: its handler beside all that the contract says about it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,11 +59,31 @@ class Operation:
     cacheable: bool = False
 
 
-def route_of(operation: Operation, kinds: Mapping[str, str]) -> HTTPRouteHandler:
-    """The framework's handler of an operation; `kinds` gives the converter of path parameters that are not "str"."""
+def routes_of(operations: Sequence[Operation], kinds: Mapping[str, str]) -> list[HTTPRouteHandler]:
+    """The framework's handlers of all operations; `kinds` gives the converter of path parameters that are not "str"."""
+    by_path: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, []).append(operation)
+    return [
+        handler
+        for path, together in by_path.items()
+        for handler in (
+            # First, for the framework adds an OPTIONS of its own to a path that has none.
+            _options(_route_path(together[0], kinds), [operation.method for operation in together], path),
+            *(_handler(operation, _route_path(operation, kinds)) for operation in together),
+        )
+    ]
+
+
+def _route_path(operation: Operation, kinds: Mapping[str, str]) -> str:
+    """The path as the framework writes it, with a converter for each parameter."""
     path = operation.path
     for parameter in operation.path_parameters:
         path = path.replace("{" + parameter + "}", "{" + parameter + ":" + kinds.get(parameter, "str") + "}")
+    return path
+
+
+def _handler(operation: Operation, path: str) -> HTTPRouteHandler:
     handler = operation.handler
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -71,3 +91,13 @@ def route_of(operation: Operation, kinds: Mapping[str, str]) -> HTTPRouteHandler
         return response if isinstance(response, Response) else await response
 
     return HTTPRouteHandler(path, http_method=[HttpMethod(operation.method)], name=operation.name)(handle)
+
+
+def _options(path: str, methods: list[str], name: str) -> HTTPRouteHandler:
+    """The answer to OPTIONS: all methods of the path, where the framework would name those of one handler."""
+    allowed = ", ".join(sorted({*methods, "OPTIONS"}))
+
+    async def handle() -> Response[None]:
+        return Response(None, status_code=204, headers={"Allow": allowed})
+
+    return HTTPRouteHandler(path, http_method=[HttpMethod.OPTIONS], name=f"OPTIONS {name}", status_code=204)(handle)

@@ -32,7 +32,13 @@ class ModelAnswer:
         int, Doc("parameters and buffers as loaded on one GPU, at the precision asked", "bytes", 141107945728)
     ]
     kv_bytes_per_token: Annotated[
-        int, Doc("what one more token adds to a long conversation, over the whole model, unsharded", "bytes", 327680)
+        int | None,
+        Doc(
+            "what one more token adds to a long conversation, over the whole model, unsharded; null for a cache type "
+            "without rules",
+            "bytes",
+            327680,
+        ),
     ]
     attention: Annotated[
         str, Doc("attention kinds and how many layers have each", example="80 full (8 KV heads of 128)")

@@ -17,7 +17,7 @@ from service.sizing.answer import (
     ThroughputAnswer,
 )
 from service.sizing.engine import flags
-from service.sizing.engine.kv_dtypes import is_quantised
+from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_quantised
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
@@ -39,7 +39,7 @@ def model_answer(question: Question) -> ModelAnswer:
         parameters=parameters,
         active_parameters=active,
         weights_bytes=weights,
-        kv_bytes_per_token=kv_bytes_per_token(model, question.engine.kv_cache_dtype),
+        kv_bytes_per_token=_kv_bytes_per_token(model, question.engine.kv_cache_dtype),
         attention="; ".join(f"{kind.layers} {kind.text}" for kind in attention_kinds(model)) or "keeps no cache",
         max_context_tokens=model.max_context_tokens,
         quantization=model.quantization,
@@ -54,33 +54,53 @@ def _counted(model: ModelShape) -> tuple[int, int, int]:
     return total_parameters(model), total_active_parameters(model), stage_weights(model, Layout())[0].total_bytes
 
 
+@lru_cache(maxsize=4096)
+def _kv_bytes_per_token(model: ModelShape, dtype: str) -> int | None:
+    """What one more token adds; None for a cache type without rules, which every layout is then refused for."""
+    return kv_bytes_per_token(model, dtype) if dtype in CELL_DTYPES | LATENT_DTYPES else None
+
+
 def deployment_of(found: Feasible) -> flags.Deployment:
     """The deployment that a feasible layout is."""
-    asked, settled = found.question.engine, found.settled.options
-    length = settled.max_model_len
-    sequences = settled.max_num_seqs
+    asked, cache = found.question.engine, found.settled.fitted.cache
     return flags.Deployment(
         model=found.question.model.name,
-        version=asked.version or found.settled.fitted.cache.profile.version,
+        version=asked.version or cache.profile.version,
         layout=found.layout,
         nodes=nodes(found),
         gpus_per_node=found.machine.gpus_per_node,
         vendor=found.machine.gpu.vendor.value,
         options=asked,
-        max_model_len=None
-        if length is None or length == asked.max_model_len
-        else (length, f"a request of the model's own {found.question.model.default_context_tokens} tokens does not fit")
-        if length < found.question.model.default_context_tokens
-        else (length, "the conversations are longer than the engine's default"),
-        max_num_seqs=None
-        if sequences is None or sequences == asked.max_num_seqs
-        else (sequences, "conversations at once on each copy")
-        if sequences >= found.sequences and not found.settled.fitted.cache.keeps_state
-        else (sequences, "each running sequence needs a block for its state, and there are no more"),
-        max_num_batched_tokens=None
-        if settled.max_num_batched_tokens in (None, asked.max_num_batched_tokens)
-        else settled.max_num_batched_tokens,
+        max_model_len=_added_length(found),
+        max_num_seqs=_added_sequences(found),
+        max_num_batched_tokens=_added(found.settled.options.max_num_batched_tokens, asked.max_num_batched_tokens),
     )
+
+
+def _added(settled: int | None, asked: int | None) -> int | None:
+    """A value that the plan set and the caller did not."""
+    return None if settled == asked else settled
+
+
+def _added_length(found: Feasible) -> tuple[int, str] | None:
+    """The longest context that the flags must name, and why."""
+    own = found.question.model.default_context_tokens
+    length = _added(found.settled.options.max_model_len, found.question.engine.max_model_len)
+    if length is None:
+        return None
+    if length < own:
+        return length, f"a request of the model's own {own} tokens does not fit"
+    return length, "the conversations are longer than the engine's default"
+
+
+def _added_sequences(found: Feasible) -> tuple[int, str] | None:
+    """The number of sequences that the flags must name, and why."""
+    sequences = _added(found.settled.options.max_num_seqs, found.question.engine.max_num_seqs)
+    if sequences is None:
+        return None
+    if found.settled.fitted.cache.keeps_state and sequences != found.sequences:
+        return sequences, "each running sequence needs a block for its state, and there are no more"
+    return sequences, "conversations at once on each copy"
 
 
 def nodes(found: Feasible) -> int:

@@ -64,6 +64,13 @@ FP8_CHECKPOINTS = frozenset({"fp8", "modelopt", "modelopt_fp4", "modelopt_mixed"
 """Weight quantisations whose checkpoints may hold scales for an FP8 cache."""
 
 
+CELL_DTYPES = SIXTEEN_BIT | FP8 | PER_TOKEN_HEAD | NVFP4 | frozenset(TURBOQUANT_BITS)
+"""Types of keys and values whose bytes are known."""
+
+LATENT_DTYPES = frozenset(PACKED_LATENT_BYTES)
+"""Types that only latent attention has."""
+
+
 def is_quantised(dtype: str) -> bool:
     """Whether the cache is stored in another type than the model computes in."""
     return dtype not in SIXTEEN_BIT
