@@ -225,7 +225,7 @@ def decoder(
             source,
             hidden,
             vocabulary,
-            tied=not interleaved and source.tied(default=False),
+            tied=not interleaved and text.flag("tie_word_embeddings", default=False),
             embedding=f"{prefix}.embed_tokens",
             norm=f"{prefix}.norm",
             embedding_everywhere=True,
