@@ -174,12 +174,12 @@ def as_text(raw: str) -> str | None:
 
 def as_int(raw: str) -> int | None:
     """The value of an integer, None for anything else."""
-    return int(raw) if re.fullmatch(r"-?\d{1,18}", raw) else None
+    return int(raw) if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", raw) else None
 
 
 def as_float(raw: str) -> float | None:
     """The value of a plain decimal, None for anything else."""
-    return float(raw) if re.fullmatch(r"-?\d{1,12}(?:\.\d{1,18})?", raw) else None
+    return float(raw) if re.fullmatch(r"-?(?:0|[1-9]\d{0,11})(?:\.\d{1,18})?", raw) else None
 
 
 def as_bool(raw: str) -> bool | None:

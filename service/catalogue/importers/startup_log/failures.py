@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from service.catalogue.importers.startup_log.reading import Failure
 from service.catalogue.importers.startup_log.text import Message
 
-_GIB = r"-?\d{1,9}(?:\.\d{1,9})?"
+_GIB = r"-?(?:0|[1-9]\d{0,8})(?:\.\d{1,9})?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from service.catalogue.importers.startup_log.text import Message
 
-_GIB = r"-?\d{1,9}(?:\.\d{1,9})?"
-_COUNT = r"\d{1,3}(?:,\d{3}){1,5}|\d{1,18}"
-_RATE = r"\d{1,12}(?:\.\d{1,9})?"
+# No printed number has a leading zero: one that has lost its beginning, or its point.
+_GIB = r"-?(?:0|[1-9]\d{0,8})(?:\.\d{1,9})?"
+_COUNT = r"(?:[1-9]\d{0,2}(?:,\d{3}){1,5}|0|[1-9]\d{0,17})"
+_RATE = r"(?:0|[1-9]\d{0,11})(?:\.\d{1,9})?"
 
 
 @dataclass(frozen=True, slots=True)

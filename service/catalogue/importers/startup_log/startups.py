@@ -102,7 +102,7 @@ def _copies(engine: Message) -> int:
 
 
 def _take(startup: Startup, message: Message) -> None:
-    startup.last_line = message.line
+    startup.last_line = message.last_line
     if holds_arguments(message):
         startup.arguments.append(message)
     if introduces_engine(message):

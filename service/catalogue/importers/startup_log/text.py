@@ -106,6 +106,11 @@ class Message:
     breaks: tuple[Break, ...]
     ended: bool
 
+    @property
+    def last_line(self) -> int:
+        """Number of the line of the paste it ends on."""
+        return self.breaks[-1].line if self.breaks else self.line
+
     @cached_property
     def process(self) -> str:
         """The label of the process that printed it ("Worker_TP0 pid=12"), innermost first; empty where none is."""
