@@ -122,6 +122,8 @@ class Recipe:
         Whether the class hands the checkpoint's quantisation to the embedding and the head.
     rotary, partial : bool, float or None
         Whether positions are rotary, and the share of a head that is rotated where the class fixes it.
+    section_factor : int
+        Positions that the rotary table covers for each of the context where the rope has sections, as vision needs.
     windows, mixed_windows : bool
         Whether the class looks at sliding windows at all, and at `layer_types`.
     may_encode : bool
@@ -166,6 +168,7 @@ class Recipe:
     rotary: bool = True
     partial: float | None = None
     positions: int = 8192
+    section_factor: int = 4
     windows: bool = True
     mixed_windows: bool = False
     may_encode: bool = False
@@ -375,6 +378,7 @@ def surroundings(
         partial=recipe.partial,
         positions=recipe.positions,
         position_fields=recipe.spelling.positions,
+        section_factor=recipe.section_factor,
     )
     if table is None:
         raise source.refuse("rope_scaling", because=f"rotary scaling {source.rope_type()!r} is not understood")

@@ -1,11 +1,12 @@
 """Towers of the Qwen family.
 
-Source: vLLM 0.33 `model_executor/models/qwen3_vl.py`.
+Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from service.sizing.model.blocks import gated_mlp
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Split, Tensor, Units
 from service.sizing.model.quantization import Quantization
@@ -72,5 +73,94 @@ def qwen3_vl_tower(
             layer_norm("norm2", hidden),
             tower_linear(quantization, f"{block}.mlp", "linear_fc1", hidden, width, Split.COLUMN, bias=True),
             tower_linear(quantization, f"{block}.mlp", "linear_fc2", width, hidden, Split.ROW, bias=True),
+        )
+    return tuple(modules)
+
+
+QWEN2_VL: Mapping[str, Any] = {
+    "depth": 32,
+    "embed_dim": 1280,
+    "hidden_size": 3584,
+    "mlp_ratio": 4,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+QWEN2_5_VL: Mapping[str, Any] = {
+    "depth": 32,
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 3584,
+}
+
+
+def around_blocks(
+    quantization: Quantization, path: str, vision: Fields, hidden: int, output: int, *, norm_bias: bool
+) -> tuple[Module, ...]:
+    """What stands around the blocks of Qwen2-VL and Qwen2.5-VL: patches, rotary table, merger."""
+    merged = hidden * vision.integer("spatial_merge_size") ** 2
+    patch = vision.integer("patch_size")
+    pixels = vision.integer("in_channels") * vision.integer("temporal_patch_size") * patch * patch
+    size = hidden // vision.integer("num_heads")
+    return (
+        Tensor("patch_embed.proj", TOWER, (Units(hidden),), columns=pixels),
+        Tensor("rotary", TOWER, (Units(TOWER_POSITIONS),), columns=size // TOWER_ROTARY_SHARE, buffer=True),
+        layer_norm("ln_q", hidden, bias=norm_bias, tensor_class=PROJECTOR),
+        *(
+            tower_linear(
+                quantization, f"{path}.merger.mlp", name, merged, outputs, split, bias=True, tensor_class=PROJECTOR
+            )
+            for name, outputs, split in (("0", merged, Split.COLUMN), ("2", output, Split.ROW))
+        ),
+    )
+
+
+def attention(quantization: Quantization, path: str, hidden: int, heads: int) -> tuple[Module, ...]:
+    """Attention of a block."""
+    size = hidden // heads
+    return (
+        tower_query_key_value(quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True),
+        tower_linear(quantization, f"{path}.attn", "proj", Units(heads, size), hidden, Split.ROW, bias=True),
+    )
+
+
+def qwen2_vl_tower(quantization: Quantization, vision: Fields, *, path: str = "visual") -> tuple[Module, ...]:
+    """The tower of Qwen2-VL."""
+    vision = vision.completed(QWEN2_VL)
+    hidden, heads = vision.integer("embed_dim"), vision.integer("num_heads")
+    width = hidden * vision.integer("mlp_ratio")
+    modules = list(around_blocks(quantization, path, vision, hidden, vision.integer("hidden_size"), norm_bias=True))
+    for number in range(vision.layers("depth")):
+        block = f"{path}.blocks.{number}"
+        modules += (
+            layer_norm("norms", 2 * hidden),
+            *attention(quantization, block, hidden, heads),
+            tower_linear(quantization, f"{block}.mlp", "fc1", hidden, width, Split.COLUMN, bias=True),
+            tower_linear(quantization, f"{block}.mlp", "fc2", width, hidden, Split.ROW, bias=True),
+        )
+    return tuple(modules)
+
+
+def qwen2_5_vl_tower(quantization: Quantization, vision: Fields, *, path: str = "visual") -> tuple[Module, ...]:
+    """The tower of Qwen2.5-VL: gated MLPs, norms without biases."""
+    vision = vision.completed(QWEN2_5_VL)
+    hidden, heads = vision.integer("hidden_size"), vision.integer("num_heads")
+    width = vision.integer("intermediate_size")
+    modules = list(
+        around_blocks(quantization, path, vision, hidden, vision.integer("out_hidden_size"), norm_bias=False)
+    )
+    for number in range(vision.layers("depth")):
+        block = f"{path}.blocks.{number}"
+        modules += (
+            layer_norm("norms", 2 * hidden, bias=False),
+            *attention(quantization, block, hidden, heads),
+            *gated_mlp(quantization, f"{block}.mlp", hidden, width, bias=True, tensor_class=TOWER),
         )
     return tuple(modules)

@@ -1,0 +1,91 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen decoders behind vision towers.
+
+Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`, `qwen3_vl_moe.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from service.sizing.model.families import dense, experts
+from service.sizing.model.families.llama import Recipe, read
+from service.sizing.model.families.multimodal import Tower, behind, tower_config
+from service.sizing.model.families.qwen3_next import VISION
+from service.sizing.model.modules import Module
+from service.sizing.model.shape import ModelShape
+from service.sizing.model.source import Source
+from service.sizing.model.towers.qwen import qwen2_5_vl_tower, qwen2_vl_tower, qwen3_vl_tower
+
+QWEN2_VL: Mapping[str, Any] = {
+    "vocab_size": 152064,
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "max_window_layers": 80,
+}
+QWEN3_VL: Mapping[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 128000,
+}
+QWEN3_VL_MOE: Mapping[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 128000,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 4,
+    "num_experts": 60,
+}
+
+QWEN3_VISION: Mapping[str, Any] = {**VISION, "deepstack_visual_indexes": [8, 16, 24]}
+
+QWEN3 = replace(dense.RECIPES["Qwen3ForCausalLM"], section_factor=1)
+QWEN3_MOE = replace(experts.MIXTURES["Qwen3MoeForCausalLM"], section_factor=1)
+
+
+def decoder(source: Source, recipe: Recipe, defaults: Mapping[str, Any]) -> ModelShape:
+    """The decoder of a recipe with the defaults of its configuration class."""
+    return read(source.with_defaults(defaults), recipe)
+
+
+def reader(tower: Tower, recipe: Recipe, defaults: Mapping[str, Any]) -> Any:
+    """A reader of a decoder behind a tower."""
+    return behind(tower, lambda source: decoder(source, recipe, defaults), tied=False)
+
+
+def qwen2_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen2-VL."""
+    return qwen2_vl_tower(source.quantization, tower_config(source))
+
+
+def qwen2_5_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen2.5-VL."""
+    return qwen2_5_vl_tower(source.quantization, tower_config(source))
+
+
+def qwen3_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen3-VL."""
+    return qwen3_vl_tower(source.quantization, tower_config(source), QWEN3_VISION)
+
+
+QWEN2 = dense.RECIPES["Qwen2ForCausalLM"]
+
+READERS = {
+    "Qwen2VLForConditionalGeneration": reader(qwen2_tower, QWEN2, QWEN2_VL),
+    "Qwen2_5_VLForConditionalGeneration": reader(qwen2_5_tower, QWEN2, QWEN2_VL),
+    "Qwen3VLForConditionalGeneration": reader(qwen3_tower, QWEN3, QWEN3_VL),
+    "Qwen3VLMoeForConditionalGeneration": reader(qwen3_tower, QWEN3_MOE, QWEN3_VL_MOE),
+}
