@@ -270,6 +270,7 @@ def test_scales_of_attention(quantization: dict[str, Any] | None, attention_byte
             {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": []},
             "The quantization method fbgemm_fp8 is deprecated",
         ),
+        ({**GPTQ, "quant_method": "intel/auto-round"}, "Unknown quantization method: intel/auto-round."),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "Unknown quantization method: bitsandbytes."),
         ({"quant_method": "gguf", "quant_type": "Q4_K_M"}, "Unknown quantization method: gguf."),
     ],
@@ -286,6 +287,44 @@ def test_channel_order_is_no_order() -> None:
     assert read({**GPTQ, "desc_act": True, "group_size": -1}).refusal is None
 
 
+@pytest.mark.parametrize("pattern", ["(a+)+b", "((a*))*", ".*.*.*.*.*x", "(?:.*,)+", "x" * 2001])
+def test_patterns_that_could_take_forever(pattern: str) -> None:
+    """A regular expression that repeats repetitions, or too often, is refused instead of matched."""
+    with pytest.raises(NotUnderstood, match="too complex"):
+        read(compressed([f"re:{pattern}"]))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", ".*", r".*\.layers\.\d+\.mlp\.experts\.\d+\..*", r"(?!.*mlp)[.*]+x", r"\(a\+\)\+", "(a|b)c*"]
+)
+def test_patterns_of_published_kind(pattern: str) -> None:
+    """Regular expressions like those of published lists are matched."""
+    assert read(compressed([f"re:{pattern}"])).method == "compressed-tensors"
+
+
+@pytest.mark.parametrize(
+    ("experts", "more", "layer", "bits", "group"),
+    [
+        ("fp4", {}, 3, 4, 32),
+        ("fp4", {"moe_quant_algo": "NVFP4"}, 3, 4, 16),
+        ("fp4", {"moe_quant_algo": "NVFP4", "ignore": ["layers.3.*"]}, 3, 4, 32),
+        ("fp8", {}, 3, 8, None),
+    ],
+)
+def test_deepseek_v4(experts: str, more: dict[str, Any], layer: int, bits: int, group: int | None) -> None:
+    """DeepSeek-V4 keeps experts in MXFP4, NVFP4 or FP8, and everything else in FP8 blocks.
+
+    With four-bit experts the scales of the blocks are exponents: 1536 x 4096 weights have 12 x 32 bytes of them.
+    """
+    quantization = read(
+        {**FP8, "weight_block_size": [128, 128], **more}, model_type="deepseek_v4", expert_dtype=experts
+    )
+    scheme = quantization.experts(f"layers.{layer}.ffn.experts")
+    assert (scheme.bits, scheme.group_size) == (bits, group)
+    scales = 12 * 32 * (1 if experts == "fp4" else 4)
+    assert quantization.linear("layers.3.attn.wq_b").linear_bytes(4096, (1536,), 2) == 1536 * 4096 + scales
+
+
 @pytest.mark.parametrize(
     ("quantization", "field"),
     [
@@ -294,7 +333,6 @@ def test_channel_order_is_no_order() -> None:
         ({"quant_method": "gguf"}, "quantization_config.quant_type"),
         (compressed([], sparsity_config={"format": "sparse-24-bitmask"}), "quantization_config.sparsity_config"),
         (compressed([], transform_config={"config_groups": {"u": {}}}), "quantization_config.transform_config"),
-        (compressed(["re:(a+)+b"]), "quantization_config.ignore"),
         (
             compressed([], kv_cache_scheme={"num_bits": 4, "type": "int", "strategy": "tensor"}),
             "quantization_config.kv_cache_scheme",

@@ -300,10 +300,11 @@ def read_inc(config: Fields) -> NotQuantised:
     name, blocks = config.raw("block_name_to_quantize", "to_quant_block_names")
     wanted = blocks.split(",") if isinstance(blocks, str) else config.texts(name) or ()
     refusal = None
-    if data_type == "int" and "awq" not in packing and (default.bits not in (4, 8) or not default.symmetric):
+    if data_type == "int" and "awq" not in packing and default.bits in (4, 8) and not default.symmetric:
         refusal = INC_KIND.format(bits=default.bits, symmetric=default.symmetric)
     return Inc(
         refusal=refusal,
+        exact=data_type != "int" or default.bits in (4, 8),
         default=default,
         data_type=data_type,
         packing=packing,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from fnmatch import translate
 from functools import lru_cache
+from itertools import pairwise
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.quantization.base import Skip
@@ -28,9 +29,10 @@ TEXT_PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 
 HEADS = ("lm_head", "language_model.lm_head", "model.lm_head")
 
-MAX_PATTERN = 400
-MAX_REPETITIONS = 6
-"""Limits on regular expressions, so that matching a name stays quick."""
+MAX_PATTERN = 2000
+MAX_REPETITIONS = 4
+REPEATS = frozenset("*+{")
+"""Limits on regular expressions, so that matching a name stays quick, and what repeats in them."""
 
 LAYER = re.compile(r"layers\.(\d+)\.")
 WILDCARDS = frozenset("*?[")
@@ -191,11 +193,32 @@ def compiled(pattern: str, field: str) -> re.Pattern[str]:
         expression = re.compile(pattern)
     except (re.error, RecursionError) as error:
         raise InvalidConfig(field, f"{field} holds {pattern!r}, which is no regular expression: {error}") from error
-    repetitions = len(re.findall(r"(?<!\\)[*+]|\{\d+,\d*\}", pattern))
-    if len(pattern) > MAX_PATTERN or repetitions > MAX_REPETITIONS or re.search(r"[*+}][^()]*\)[*+{]", pattern):
+    if len(pattern) > MAX_PATTERN or _repetitions(pattern) > MAX_REPETITIONS:
         raise NotUnderstood(
             (field,),
             f"{field} holds a regular expression too complex to match ({pattern[:60]!r}): "
-            f"at most {MAX_PATTERN} characters and {MAX_REPETITIONS} repetitions, none inside another",
+            f"at most {MAX_PATTERN} characters and {MAX_REPETITIONS} open repetitions, none inside another",
         )
     return expression
+
+
+def _repetitions(pattern: str) -> int:
+    """Open repetitions of a regular expression that may run over many characters; repeated ones count beyond all.
+
+    Runs of digits (`\\d+`) do not count: names hold few.
+    """
+    count, inside, previous = 0, [False], ""
+    tokens = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL)
+    for token, following in pairwise([*tokens, ""]):
+        if token == "(":
+            inside.append(False)
+        elif token == ")" and len(inside) > 1:
+            repeats = inside.pop()
+            if repeats and following in REPEATS:
+                return MAX_REPETITIONS + 1
+            inside[-1] |= repeats
+        elif token in REPEATS and previous != "\\d":
+            count += 1
+            inside[-1] = True
+        previous = token
+    return count

@@ -54,7 +54,7 @@ def components(entries: Iterable[str], field: str) -> Skip:
 
 def read_bitsandbytes(config: Fields) -> NotQuantised:
     """bitsandbytes in 4 or 8 bits: all linear layers but the head and `llm_int8_skip_modules`."""
-    four, eight = config.flag("load_in_4bit", default=False), config.flag("load_in_8bit", default=False)
+    four, eight = (config.flag(f"load_in_{bits}bit", f"_load_in_{bits}bit", default=False) for bits in (4, 8))
     if four is eight:
         raise NotUnderstood(
             (config.named("load_in_4bit"), config.named("load_in_8bit")),

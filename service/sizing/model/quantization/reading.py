@@ -4,6 +4,8 @@ Source: vLLM 0.33 `transformers_utils/config.py`, `transformers_utils/model_arch
 `config/model.py: _verify_quantization`, `model_loader/weight_utils.py: get_quant_config`.
 """
 
+from dataclasses import replace
+
 from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import fp8, integers, modelopt, other, quark
@@ -97,6 +99,8 @@ def _read(config: Fields, root: Fields, text: Fields, beside: Fields | None) -> 
             return integers.read_gptq(config, method)
         case "auto-round" | "inc":
             return integers.read_inc(config)
+        case "intel/auto-round":
+            return replace(integers.read_inc(config), refusal=other.unknown_method(method))
         case "modelopt" | "modelopt_fp4" | "modelopt_mxfp8" | "modelopt_mixed":
             return _read_modelopt(config, beside)
         case "mxfp4" | "gpt_oss_mxfp4":
