@@ -45,7 +45,8 @@ def family(name: str) -> dict[str, dict[str, Any]]:
 @cache
 def shape(family_name: str, model: str) -> ModelShape:
     """Our reading of a model."""
-    return read_model(model, family(family_name)[model]["config"])
+    entry = family(family_name)[model]
+    return read_model(model, entry["config"], entry.get("hf_quant_config"))
 
 
 def config(family_name: str, model: str, **changed: Any) -> dict[str, Any]:
