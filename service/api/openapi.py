@@ -11,6 +11,7 @@ from service import __version__
 from service.api.contract import MAX_NAMES, ONE_LINE
 from service.api.operation import Operation
 from service.api.problems import MEDIA_TYPE, ProblemDetails
+from service.storage.keys import ROLES
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -22,6 +23,9 @@ nearest fix; bad input is a problem (RFC 9457) that names the field.\
 """
 
 Schema = dict[str, Any]
+
+LOCKED_PROBLEMS = (401, 403, 503)
+"""What an operation with a role may also fail with."""
 
 PATH_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAMES, "pattern": ONE_LINE}
 """A name in a path; others are not found."""
@@ -65,7 +69,8 @@ def document(operations: Sequence[Operation], parameters: Mapping[str, Mapping[s
                 "api_key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key, as `shardwise keys create` prints it once.",
+                    "description": "An API key, as `keys create` prints it once. Roles, each with all that those "
+                    f"before it may: {', '.join(ROLES)}.",
                 }
             },
         },
@@ -78,7 +83,7 @@ def _operation(
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": operation.description,
+        "description": operation.description + _needed(operation.role),
         "tags": [operation.tag],
         "parameters": [
             {
@@ -100,12 +105,19 @@ def _operation(
                 title.lower().replace(" ", "_"): {"summary": title, "value": value}
                 for title, value in operation.examples.items()
             }
-        described["requestBody"] = {"required": True, "content": {operation.body_media_type: content}}
+        bodies: Schema = {operation.body_media_type: content}
+        if operation.plain_text_body:
+            bodies["text/plain"] = {"schema": {"type": "string", "minLength": 1}}
+        described["requestBody"] = {"required": True, "content": bodies}
     if operation.role is not None:
-        described["security"] = [{"api_key": []}]
+        described["security"] = [{"api_key": [operation.role]}]
     if not described["parameters"]:
         del described["parameters"]
     return described
+
+
+def _needed(role: str | None) -> str:
+    return f" Needs an API key of the role {role} or a greater one." if role else ""
 
 
 def _query(schema: Schema, definitions: Schema) -> list[Schema]:
@@ -133,17 +145,23 @@ def _responses(operation: Operation, schemas: Mapping[str, Schema]) -> Schema:
     if operation.cacheable:
         headers["ETag"] = {"description": "validator for If-None-Match", "schema": {"type": "string"}}
     responses: Schema = {
-        str(operation.status): {
-            "description": HTTPStatus(operation.status).phrase,
+        str(status): {
+            "description": HTTPStatus(status).phrase,
             "headers": headers,
             "content": {operation.media_type: content},
         }
+        for status in (operation.status, *operation.other_statuses)
     }
     if operation.cacheable:
         responses["304"] = {"description": "Not Modified"}
-    for status in sorted({*operation.problems, 500}):
+    locked = LOCKED_PROBLEMS if operation.role is not None else ()
+    for status in sorted({*operation.problems, *locked, 500}):
         responses[str(status)] = {
             "description": HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": schemas["problem"]}},
+        }
+    if "401" in responses:
+        responses["401"]["headers"] = {
+            "WWW-Authenticate": {"description": "how to send a key", "schema": {"type": "string"}}
         }
     return responses

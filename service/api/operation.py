@@ -8,6 +8,8 @@ from litestar import HttpMethod, Request, Response
 from litestar.handlers import HTTPRouteHandler
 from pydantic import BaseModel
 
+from service.api import auth
+
 Handler = Callable[[Request[Any, Any, Any]], Response[bytes] | Awaitable[Response[bytes]]]
 
 
@@ -27,16 +29,22 @@ class Operation:
         Takes the request, gives the response; coroutine functions and plain ones alike.
     answer : type or None
         Dataclass of the 200 (or `status`) response; None: bytes of `media_type`.
+    text_answers : tuple of str
+        Media types of the same answer as text.
     body, query : pydantic model or None
         What it validates, and so what it documents.
+    plain_text_body : bool
+        Whether the body may also be sent raw as text/plain.
     path_parameters : mapping
         Description of each path parameter.
     problems : tuple of int
         Statuses it may fail with, besides 500.
     examples : mapping
         Worked request bodies by title.
+    other_statuses : tuple of int
+        Statuses that carry the same answer, besides `status`.
     role : str or None
-        Role an API key must have; None: open.
+        Role an API key must have, at least; None: open. The handler finds the key in `request.state.key`.
     """
 
     method: str
@@ -49,12 +57,15 @@ class Operation:
     answer: Any = None
     status: int = 200
     media_type: str = "application/json"
+    text_answers: tuple[str, ...] = ()
     body: type[BaseModel] | None = None
     body_media_type: str = "application/json"
+    plain_text_body: bool = False
     query: type[BaseModel] | None = None
     path_parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[int, ...] = ()
     examples: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    other_statuses: tuple[int, ...] = ()
     role: str | None = None
     cacheable: bool = False
 
@@ -87,6 +98,8 @@ def _handler(operation: Operation, path: str) -> HTTPRouteHandler:
     handler = operation.handler
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        if operation.role is not None:
+            request.state.key = await auth.require(request, operation.role)
         response = handler(request)
         return response if isinstance(response, Response) else await response
 

@@ -9,6 +9,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from service.sizing.quantities import Doc
+from service.storage.engine import DatabaseUnavailable
 from service.telemetry import logger
 
 MEDIA_TYPE = "application/problem+json"
@@ -88,6 +89,17 @@ def conflict(code: str, title: str, detail: str, fields: tuple[str, ...] = ()) -
     return Problem(409, code, title, detail, errors=tuple(FieldError(name, detail) for name in fields))
 
 
+def unauthenticated(detail: str) -> Problem:
+    """401: no key, or none that is valid."""
+    headers = {"WWW-Authenticate": 'Bearer realm="shardwise"'}
+    return Problem(401, "unauthenticated", "Unauthenticated", detail, headers=headers)
+
+
+def forbidden(detail: str) -> Problem:
+    """403: the key is valid and may not do this."""
+    return Problem(403, "forbidden", "Forbidden", detail)
+
+
 def unavailable(detail: str, retry_after_seconds: int = 5) -> Problem:
     """503: try again."""
     return Problem(503, "unavailable", "Unavailable", detail, headers={"Retry-After": str(retry_after_seconds)})
@@ -128,6 +140,12 @@ def handle_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[byt
     return respond(problem)
 
 
+def handle_outage(request: Request[Any, Any, Any], error: DatabaseUnavailable) -> Response[bytes]:
+    """Answer while the database is away."""
+    logger.warning("database unavailable", path=request.scope["path"], method=request.method, error=str(error))
+    return respond(unavailable("the database does not answer; try again"))
+
+
 def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer a fault of ours without showing its insides."""
     logger.error("unexpected", path=request.scope["path"], method=request.method, exc_info=error)
@@ -137,5 +155,6 @@ def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Resp
 EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
     Problem: handle_problem,
     HTTPException: handle_http,
+    DatabaseUnavailable: handle_outage,
     Exception: handle_unexpected,
 }

@@ -73,6 +73,7 @@ def _model_to_row(model: ModelRecord) -> dict[str, Any]:
         "source": model.source,
         "as_of": model.as_of,
         "reader_version": model.reader_version,
+        "revision": model.revision,
     }
 
 

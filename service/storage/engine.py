@@ -1,8 +1,12 @@
 """Connections to Postgres."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import sqlalchemy as sa
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.settings import Settings
 from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
@@ -12,6 +16,26 @@ POOL_OVERFLOW = 5
 POOL_WAIT_S = 5
 POOL_RECYCLE_S = 1800
 STATEMENT_TIMEOUT_MS = 15_000
+
+
+class DatabaseUnavailable(Exception):
+    """The database cannot be reached, is busy for too long, or went away meanwhile; the same again may succeed."""
+
+
+@contextmanager
+def transaction(engine: Engine) -> Generator[sa.Connection]:
+    """A connection for one transaction: committed at the end, undone by any exception.
+
+    Raises
+    ------
+    DatabaseUnavailable
+        Nothing is known to be written.
+    """
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (InterfaceError, OperationalError, PoolTimeout) as error:
+        raise DatabaseUnavailable(str(error)) from error
 
 
 def create_engine(settings: Settings, *, pooled: bool = True) -> Engine:

@@ -126,6 +126,7 @@ models = catalogue_table(
     sa.Column("weights_bytes", sa.BigInteger),
     sa.Column("fidelity", sa.Text, nullable=False),
     sa.Column("reader_version", sa.Integer, nullable=False),
+    sa.Column("revision", sa.Text),
     sa.CheckConstraint("char_length(name) BETWEEN 1 AND 200", name="name_length"),
     sa.CheckConstraint("jsonb_typeof(config) = 'object'", name="config_object"),
     sa.CheckConstraint("config_sha256 ~ '^[0-9a-f]{64}$'", name="config_sha256_form"),
@@ -141,3 +142,21 @@ models = catalogue_table(
 
 CATALOGUE = (sources, gpus, models)
 """Every table of the catalogue, in the order rows are written."""
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("prefix", sa.Text, nullable=False, unique=True),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.Column("last_used_at", sa.DateTime(timezone=True)),
+    sa.Column("revoked_at", sa.DateTime(timezone=True)),
+    sa.CheckConstraint("prefix ~ '^[0-9a-f]{12}$'", name="prefix_form"),
+    sa.CheckConstraint("sha256 ~ '^[0-9a-f]{64}$'", name="sha256_form"),
+    sa.CheckConstraint("char_length(name) BETWEEN 1 AND 200", name="name_length"),
+    sa.CheckConstraint("role IN ('reader', 'quoter', 'curator', 'admin')", name="role_known"),
+)
+"""Who may write. A key itself is nowhere: only its hash, and the part of it that finds the row."""

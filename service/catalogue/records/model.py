@@ -66,6 +66,8 @@ class ModelRecord:
         Where the configuration comes from, and when it was collected.
     reader_version : int
         The reader's version at the time of storing.
+    revision : str or None
+        Commit of the model's repository that the configuration was read at, where known.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class ModelRecord:
     source: str
     as_of: date
     reader_version: int = field(default=READER_VERSION, compare=False)
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 200:
