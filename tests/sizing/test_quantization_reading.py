@@ -332,7 +332,10 @@ def test_deepseek_v4(experts: str, more: dict[str, Any], layer: int, bits: int, 
         ({**NVFP4, "quant_algo": "W4A8_AWQ"}, "quantization_config.quant_algo"),
         ({"quant_method": "gguf"}, "quantization_config.quant_type"),
         (compressed([], sparsity_config={"format": "sparse-24-bitmask"}), "quantization_config.sparsity_config"),
-        (compressed([], transform_config={"config_groups": {"u": {}}}), "quantization_config.transform_config"),
+        (
+            compressed([], transform_config={"config_groups": {"R4": {"apply": [{"location": "input"}]}}}),
+            "quantization_config.transform_config.config_groups.R4.apply.0.location",
+        ),
         (
             compressed([], kv_cache_scheme={"num_bits": 4, "type": "int", "strategy": "tensor"}),
             "quantization_config.kv_cache_scheme",
@@ -345,6 +348,13 @@ def test_not_understood(quantization: dict[str, Any], field: str) -> None:
         read(quantization).linear(*QKV)
     assert refused.value.fields == (field,)
     assert field in str(refused.value)
+
+
+def test_transforms_merged_into_the_weights() -> None:
+    """A transform merged into the weights when they were written adds nothing."""
+    scheme = {"apply": [{"location": "weight_output"}, {"location": "weight_input"}], "head_dim": 128}
+    plain, rotated = compressed([]), compressed([], transform_config={"config_groups": {"R1": scheme}})
+    assert read(rotated).linear(*QKV) == read(plain).linear(*QKV)
 
 
 def test_a_format_without_rule() -> None:

@@ -16,6 +16,9 @@ from service.sizing.model.shape import AttentionScales
 CACHE_SCALE_BYTES = 3 * 4 + 3 * 2
 """Query, key and value: a float32 scale and a zero point in the model's type each."""
 
+MERGED_TRANSFORMS = ("weight_input", "weight_output")
+"""Where transforms are merged into the weights when a checkpoint is written."""
+
 ACTIVATION_ORDER = (
     "Compressed-tensors group/dynamic activation ordering (actorder={order!r}) is no longer supported. "
     "Use a checkpoint with static/weight activation ordering or without activation ordering."
@@ -74,12 +77,10 @@ class CompressedTensors(NotQuantised):
 
 def read_compressed_tensors(config: Fields, *, latent: bool) -> NotQuantised:
     """Read the groups; `latent` models keep the cache's type whatever `kv_cache_scheme` says."""
-    for field in ("sparsity_config", "transform_config"):
-        child = config.child(field)
-        if child and any(value not in (None, {}, [], "", "dense") for value in child.values.values()):
-            raise NotUnderstood(
-                (config.named(field),), f"{config.named(field)} is not understood: no sizing rule covers it"
-            )
+    sparsity = config.child("sparsity_config")
+    if sparsity and any(value not in (None, {}, [], "", "dense") for value in sparsity.values.values()):
+        raise NotUnderstood((sparsity.path,), f"{sparsity.path} is not understood: no sizing rule covers it")
+    _refuse_transforms(config)
     default_format = config.text("format", default="")
     groups = list[tuple[str, names.Match, Group]]()
     refusal: str | None = None
@@ -108,6 +109,22 @@ def read_compressed_tensors(config: Fields, *, latent: bool) -> NotQuantised:
         ignored=names.exact_or_regex(config.texts("ignore") or (), config.named("ignore")),
         ignore_field=config.named("ignore"),
     )
+
+
+def _refuse_transforms(config: Fields) -> None:
+    """Refuse transforms of activations, which have weights of their own; those merged into the weights have none."""
+    transforms = config.child("transform_config")
+    groups = transforms.child("config_groups") if transforms else None
+    for key in groups.values if groups else ():
+        scheme = groups.child(key) if groups else None
+        for index, arguments in enumerate((scheme.items("apply") if scheme else None) or ()):
+            entry = Fields({"apply": arguments}, f"{groups.path if groups else ''}.{key}").child("apply")
+            location = entry.text("location", default="") if entry else ""
+            if location not in MERGED_TRANSFORMS:
+                field = f"{groups.path if groups else ''}.{key}.apply.{index}.location"
+                raise NotUnderstood(
+                    (field,), f"{field} {location!r} is not understood: only {' and '.join(MERGED_TRANSFORMS)} are"
+                )
 
 
 def _cache_scales(scheme: Fields | None) -> AttentionScales:
