@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, plans, system
+from service.api import catalogue, flags, plans, system, topology
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -24,6 +24,8 @@ from service.web import docs
 
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
+    *flags.OPERATIONS,
+    *topology.OPERATIONS,
     *catalogue.OPERATIONS,
     *system.OPERATIONS,
 )

@@ -22,6 +22,7 @@ from service.api.contract import (
 from service.api.operation import Operation
 from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
+from service.api.topology import read_paste
 from service.catalogue.records.model import read_at
 from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing import plan
@@ -34,6 +35,7 @@ from service.sizing.model.quantization import AlreadyQuantised
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB
 from service.sizing.question import Assumptions, Machine, Objectives, Question, Workload
+from service.sizing.topology import Topology
 
 REMEMBERED_BYTES = 32 << 20
 """Memory for answers given before, by worker."""
@@ -156,8 +158,6 @@ def _require_built(asked: PlanRequest) -> None:
         raise not_supported("prices", "prices are not built; leave it out")
     if asked.hardware.instances is not None:
         raise not_supported("hardware.instances", "rentable machines are not built; name gpus")
-    if asked.hardware.topology is not None:
-        raise not_supported("hardware.topology", "topology pastes are not built; give link and gpus_per_node")
     if asked.workload.requests_per_second is not None:
         raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
 
@@ -233,7 +233,24 @@ def machines_of(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine,
         gpus = [record.gpu() for record in snapshot.gpus if record.has_rules]
     else:
         gpus = [_gpu(snapshot, name, index) for index, name in enumerate(hardware.gpus)]
-    return tuple(machine_of(gpu, hardware) for gpu in dict.fromkeys(gpus))
+    topology = pasted_topology(hardware)
+    return tuple(machine_of(gpu, hardware, topology) for gpu in dict.fromkeys(gpus))
+
+
+def pasted_topology(hardware: HardwareRequest) -> Topology | None:
+    """The machine that was pasted, if any.
+
+    Raises
+    ------
+    Problem
+        400: the paste was not understood, or `link` or `gpus_per_node` say otherwise.
+    """
+    if hardware.topology is None:
+        return None
+    for name in ("link", "gpus_per_node"):
+        if getattr(hardware, name) is not None:
+            raise invalid((FieldError(f"hardware.{name}", "give either a topology or this, not both"),))
+    return read_paste(hardware.topology, "hardware.topology")
 
 
 def _gpu(snapshot: Snapshot, name: str, index: int) -> Gpu:
@@ -243,12 +260,12 @@ def _gpu(snapshot: Snapshot, name: str, index: int) -> Gpu:
         raise unknown("gpu", error.name, error.nearest, f"hardware.gpus.{index}") from None
 
 
-def machine_of(gpu: Gpu, hardware: HardwareRequest) -> Machine:
-    """A GPU in its usual node, or as the caller says."""
+def machine_of(gpu: Gpu, hardware: HardwareRequest, topology: Topology | None) -> Machine:
+    """A GPU in its usual node, or as the caller says or pasted."""
+    if topology is not None:
+        return pasted_machine(gpu, topology)
     warnings = list[str]()
-    link = gpu.link
-    domain = gpu.gpus_per_domain
-    node = gpu.gpus_per_node
+    link, domain, node = gpu.link, gpu.gpus_per_domain, gpu.gpus_per_node
     if hardware.gpus_per_node is not None:
         if hardware.gpus_per_node != node:
             warnings.append(
@@ -262,6 +279,20 @@ def machine_of(gpu: Gpu, hardware: HardwareRequest) -> Machine:
             warnings.append(f"the link {link.value} is taken as given; the usual {gpu.name} node has {gpu.link.value}")
         domain = 1 if link is Link.PCIE else node
     return Machine(gpu, link, node, domain, tuple(warnings))
+
+
+def pasted_machine(gpu: Gpu, topology: Topology) -> Machine:
+    """A GPU in the machine of a paste: tensor parallel groups stay inside what is complete in NVLink or XGMI."""
+    groups = topology.fabric_groups
+    widest = max(groups, key=lambda group: len(group.gpus), default=None)
+    return Machine(
+        gpu,
+        Link.PCIE if widest is None else widest.link,
+        topology.gpu_count,
+        1 if widest is None else len(widest.gpus),
+        topology.warnings,
+        topology,
+    )
 
 
 def assumptions_of(asked: PlanRequest) -> Assumptions:
@@ -288,6 +319,9 @@ def _flat_query() -> type[Contract]:
             fields[name] = (field.annotation, field)
     return create_model("PlanQuery", __base__=Contract, **fields)
 
+
+PlanQuery = _flat_query()
+"""What `GET /plan` takes."""
 
 EXAMPLES = {
     "Llama 3.1 70B for sixteen conversations of 8,192 tokens": {
@@ -328,7 +362,7 @@ OPERATIONS = (
         tag="plans",
         handler=get_plan,
         answer=Answer,
-        query=_flat_query(),
+        query=PlanQuery,
         problems=(400, 404, 409),
         cacheable=True,
     ),

@@ -188,7 +188,7 @@ class EngineAnswer:
     args: Annotated[tuple[str, ...], Doc("arguments after `vllm serve MODEL`", example=("--tensor-parallel-size", "4"))]
     env: Annotated[dict[str, str], Doc("environment variables the plan needs")]
     command: Annotated[str, Doc("the whole command; one line a node where there are several")]
-    docker: Annotated[str, Doc("the same in a container")]
+    docker: Annotated[str, Doc("the first node's command in a container")]
     flags: Annotated[tuple[FlagAnswer, ...], Doc("each argument with its reason")]
 
 

@@ -4,6 +4,7 @@ from service.sizing.answer import Origin
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
 from service.sizing.quantities import GIB, Basis, ceil_div
+from service.sizing.topology import custom_all_reduce, nccl_p2p_disable
 
 
 def gib(bytes_: float) -> str:
@@ -49,7 +50,7 @@ def reasons(found: Feasible) -> tuple[str, ...]:
 def warnings(found: Feasible) -> tuple[str, ...]:
     """Assumptions that decide, and what to check."""
     question, cache = found.question, found.settled.fitted.cache
-    lines = [*found.machine.warnings, *found.warnings, *cache.warnings, *cache.notes]
+    lines = [*found.machine.warnings, *found.warnings, *cache.warnings, *cache.notes, *interconnect(found)]
     band = found.settled.fitted.bands[found.settled.tight]
     if band.high > band.low and question.engine.kv_cache_memory_bytes is None:
         lines.append(
@@ -74,6 +75,39 @@ def warnings(found: Feasible) -> tuple[str, ...]:
             "original: put the quantised checkpoint's name in its place"
         )
     lines.append("no price is known, so cost is null")
+    return tuple(lines)
+
+
+def devices(found: Feasible) -> tuple[int, ...] | None:
+    """GPUs of a pasted machine in the order to make visible: each tensor parallel group together; None without one."""
+    topology, layout = found.machine.topology, found.layout
+    if topology is None or layout.gpu_count > topology.gpu_count:
+        return None
+    chosen = list[int]()
+    for _ in range(layout.pipeline_parallel_size * layout.data_parallel_size):
+        free = [gpu for gpu in topology.gpus if gpu not in chosen]
+        chosen += topology.devices_for(layout.tensor_parallel_size, free)
+    return tuple(chosen)
+
+
+def environment(found: Feasible) -> dict[str, str]:
+    """Environment variables the plan needs: on a pasted machine, which GPUs in which order."""
+    visible = devices(found)
+    return {} if visible is None or found.machine.topology is None else found.machine.topology.visible_devices(visible)
+
+
+def interconnect(found: Feasible) -> tuple[str, ...]:
+    """What a pasted machine's links mean for this layout."""
+    topology, visible = found.machine.topology, devices(found)
+    tensor = found.layout.tensor_parallel_size
+    if topology is None or visible is None or tensor == 1:
+        return ()
+    group = visible[:tensor]
+    verdict, advice = custom_all_reduce(topology, group), nccl_p2p_disable(topology, group)
+    state = {True: "on", False: "off", None: "on or off (the paste does not tell)"}[verdict.enabled]
+    lines = [f"vLLM's own all-reduce is {state}: {verdict.reason}"]
+    if advice.helps is not False:
+        lines.append(f"NCCL_P2P_DISABLE=1 helps {advice.reason}; {advice.cost}")
     return tuple(lines)
 
 

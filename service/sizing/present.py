@@ -16,7 +16,7 @@ from service.sizing.answer import (
     RankAnswer,
     ThroughputAnswer,
 )
-from service.sizing.engine import flags
+from service.sizing.engine import flags, manifests
 from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_quantised
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
@@ -74,6 +74,21 @@ def deployment_of(found: Feasible) -> flags.Deployment:
         max_model_len=_added_length(found),
         max_num_seqs=_added_sequences(found),
         max_num_batched_tokens=_added(found.settled.options.max_num_batched_tokens, asked.max_num_batched_tokens),
+    )
+
+
+def container_of(found: Feasible, deployment: flags.Deployment, words: tuple[str, ...]) -> manifests.Container:
+    """The first machine's container."""
+    on_node = min(found.layout.gpu_count, deployment.gpus_per_node)
+    return manifests.Container(
+        model=deployment.model,
+        version=deployment.version,
+        vendor=deployment.vendor,
+        gpus=on_node,
+        whole_node=on_node == deployment.gpus_per_node,
+        devices=explain.devices(found),
+        arguments=(*words, *flags.node_arguments(deployment, 0)),
+        spans_nodes=deployment.nodes > 1,
     )
 
 
@@ -207,9 +222,9 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         engine=EngineAnswer(
             version=deployment.version,
             args=words,
-            env={},
+            env=explain.environment(found),
             command=flags.command(deployment, words),
-            docker=flags.docker(deployment, words),
+            docker=manifests.docker(container_of(found, deployment, words)),
             flags=flagged,
         ),
         reasons=(*reasons, *explain.reasons(found)),

@@ -7,6 +7,7 @@ from service.sizing.engine.options import EngineOptions
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
+from service.sizing.topology import Topology
 
 
 class RankBy(StrEnum):
@@ -53,7 +54,7 @@ class Objectives:
 class Machine:
     """A GPU and how its node joins it, after the caller's overrides.
 
-    `warnings` say which catalogue facts were overridden.
+    `warnings` say which catalogue facts were overridden; `topology` is the machine's own, where it was pasted.
     """
 
     gpu: Gpu
@@ -61,6 +62,7 @@ class Machine:
     gpus_per_node: int
     gpus_per_domain: int
     warnings: tuple[str, ...] = ()
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True)
