@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import cast
 
 from service.catalogue.importers.benchmark.row import BenchmarkRow
@@ -12,6 +12,7 @@ from service.catalogue.records.calibration_checks import contradictions_of
 
 Json = Mapping[str, object]
 
+_LARGEST = 10**15
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?")
 _ENGINES = (("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt-llm", "trtllm"), ("trtllm", "trtllm"), ("tgi", "tgi"))
 """How an engine, or the image it runs from, is named."""
@@ -38,13 +39,13 @@ def at(value: object, *path: str) -> object:
 
 
 def number(value: object) -> float | None:
-    """A finite number, also one written as text; None for anything else."""
+    """A number, also one written as text; None for anything else, and for one too large to be a figure."""
     if isinstance(value, str):
         text = value.strip().replace(",", "")
         value = float(text) if _NUMBER.fullmatch(text) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if isfinite(value) else None
+    return float(value) if abs(value) <= _LARGEST else None
 
 
 def positive(value: object) -> float | None:
@@ -179,8 +180,8 @@ def _missing(deployment: Deployment, figures: ServingFigures) -> Iterator[str]:
 
 def per_request(total: object, requests: int | None) -> float | None:
     """Tokens of one request from the tokens of all."""
-    tokens = number(total)
-    return tokens / requests if tokens is not None and requests else None
+    tokens = positive(total)
+    return tokens / requests if tokens and requests else None
 
 
 def latency(found: Mapping[str, float | None]) -> Latency:
