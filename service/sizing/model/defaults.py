@@ -102,6 +102,7 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "nemotron": {"max_position_embeddings": 4096, "partial_rotary_factor": 0.5},
     "olmo": {"max_position_embeddings": 2048},
     "olmo2": {"max_position_embeddings": 2048},
+    "olmo3": {"max_position_embeddings": 2048, "sliding_window": 4096},
     "olmoe": {"max_position_embeddings": 4096, "num_key_value_heads": 16},
     "opt": {"max_position_embeddings": 2048},
     "persimmon": {"max_position_embeddings": 16384, "partial_rotary_factor": 0.5, "qk_layernorm": True},

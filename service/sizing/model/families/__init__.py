@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from service.sizing.model.families import (
     bailing_hybrid,
+    cohere,
     deci,
     deepseek,
     deepseek_v4,
@@ -20,6 +21,7 @@ from service.sizing.model.families import (
     jamba,
     kimi_k25,
     kimi_linear,
+    laguna,
     lfm2,
     llama4,
     longcat,
@@ -42,6 +44,7 @@ from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     **bailing_hybrid.READERS,
+    **cohere.READERS,
     **deci.READERS,
     **deepseek.READERS,
     **deepseek_v4.READERS,
@@ -58,6 +61,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **jamba.READERS,
     **kimi_k25.READERS,
     **kimi_linear.READERS,
+    **laguna.READERS,
     **lfm2.READERS,
     **llama4.READERS,
     **longcat.READERS,

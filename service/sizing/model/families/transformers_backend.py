@@ -6,6 +6,7 @@ Source: vLLM 0.33 `model_executor/models/registry.py`, `model_executor/models/tr
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from service.sizing.model import blocks
 from service.sizing.model.families.dense import FUSED_GATE
@@ -92,6 +93,7 @@ OLMO2 = replace(
     head_norms=HeadNorms.ALL_HEADS,
     norms=("post_attention_layernorm", "post_feedforward_layernorm"),
 )
+OLMO3 = replace(OLMO2, prepare=periodic_layers(4, 3))
 MELLUM = replace(TRANSFORMERS, head_norms=HeadNorms.HEAD, prepare=periodic_layers(1, 0), experts=mellum)
 VAULT_GEMMA = replace(
     TRANSFORMERS,
@@ -176,10 +178,11 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def read_mellum(source: Source) -> ModelShape:
-    """Mellum: frequencies of its own for each kind of layer."""
-    model = read(source, MELLUM)
-    kinds = len(set(source.text.texts("layer_types") or ("full_attention",)))
+def read_by_kind(source: Source, recipe: Recipe) -> ModelShape:
+    """A decoder with frequencies of its own for each kind of layer."""
+    model = read(source, recipe)
+    prepared = recipe.prepare(source) if recipe.prepare else source
+    kinds = len(set(prepared.text.texts("layer_types") or ("full_attention",)))
     frequencies = inverse_frequencies(source, read_attention(source).head_size)
     return replace(model, every_stage=(*model.every_stage, *(frequencies,) * (kinds - 1)))
 
@@ -192,6 +195,7 @@ def read_vault_gemma(source: Source) -> ModelShape:
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     **{architecture: reader(recipe) for architecture, recipe in RECIPES.items()},
-    "MellumForCausalLM": read_mellum,
+    "MellumForCausalLM": partial(read_by_kind, recipe=MELLUM),
+    "Olmo3ForCausalLM": partial(read_by_kind, recipe=OLMO3),
     "VaultGemmaForCausalLM": read_vault_gemma,
 }
