@@ -229,7 +229,9 @@ def read_kimi_linear(
     layers = text.layers("num_hidden_layers")
     delta, recurrent = read_delta_attention(text)
     if not text.flag("mla_use_nope", default=False) and len(recurrent) < layers:
-        raise source.refuse("mla_use_nope", because="latent attention with rotation is not known in this class")
+        raise source.refuse(
+            "mla_use_nope", because="latent attention with rotation (mla_use_nope is not true) is not known"
+        )
     latent = Latent(
         heads=heads,
         query_rank=nullable(text, "q_lora_rank", None),

@@ -9,7 +9,6 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, layer_kinds, with_defaults
-from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, TensorClass, Units
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.rope import rotary_table
@@ -61,9 +60,7 @@ def read_zamba2(source: Source) -> ModelShape:
     """Zamba2; the head is the embedding, and attention works on twice the hidden size."""
     source = with_defaults(source, DEFAULTS)
     if source.text.flag("use_long_context", default=False):
-        source = replace(
-            source, text=Fields({**source.text.values, "max_position_embeddings": LONG_CONTEXT}, source.text.path)
-        )
+        source = source.overridden({"max_position_embeddings": LONG_CONTEXT})
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     width = text.integer("intermediate_size", default=4 * hidden)
