@@ -122,11 +122,15 @@ def around_blocks(
     )
 
 
-def attention(quantization: Quantization, path: str, hidden: int, heads: int) -> tuple[Module, ...]:
-    """Attention of a block."""
+def attention(
+    quantization: Quantization, path: str, hidden: int, heads: int, *, one_matrix: bool = False
+) -> tuple[Module, ...]:
+    """Attention of a block; `one_matrix` where the engine does not fuse query, key and value but takes them as one."""
     size = hidden // heads
     return (
-        tower_query_key_value(quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True),
+        tower_linear(quantization, f"{path}.attn", "qkv", hidden, 3 * hidden, Split.COLUMN, bias=True)
+        if one_matrix
+        else tower_query_key_value(quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True),
         tower_linear(quantization, f"{path}.attn", "proj", Units(heads, size), hidden, Split.ROW, bias=True),
     )
 
@@ -141,7 +145,7 @@ def qwen2_vl_tower(quantization: Quantization, vision: Fields, *, path: str = "v
         block = f"{path}.blocks.{number}"
         modules += (
             layer_norm("norms", 2 * hidden),
-            *attention(quantization, block, hidden, heads),
+            *attention(quantization, block, hidden, heads, one_matrix=True),
             tower_linear(quantization, f"{block}.mlp", "fc1", hidden, width, Split.COLUMN, bias=True),
             tower_linear(quantization, f"{block}.mlp", "fc2", width, hidden, Split.ROW, bias=True),
         )
