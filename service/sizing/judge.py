@@ -8,7 +8,7 @@ from service.sizing.answer import LayoutAnswer, Rejection
 from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
-from service.sizing.engine.profile import profile_for
+from service.sizing.engine.profile import profile_for, release
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity import Setting, first_refusal
 from service.sizing.errors import Indivisible
@@ -183,6 +183,7 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
             layout,
             gpu,
             link,
+            release=release(options.version or profile.version) or profile.first,
             stage=stage,
             max_num_seqs=cache.defaults.max_num_seqs,
             max_num_batched_tokens=cache.defaults.max_num_batched_tokens,

@@ -1,22 +1,27 @@
-"""Memory that is neither weights nor cache: activations, sampler, graphs, collectives.
+"""Memory that is neither weights nor cache: activations, sampler, expert kernels, collectives, CUDA graphs.
 
-The engine measures it on the GPU; here it is a sum of terms with a band. The terms and their bands for 0.33 extend
-what was fitted to 190 public startups of 0.8 to 0.20 by the changes in vLLM's source; no startup of 0.33 has been
-measured, so every figure is marked assumed.
+The engine measures it on the GPU. Here it is a sum of terms, fitted to 190 public startups of vLLM 0.8 to 0.20 and, for
+later releases, extended by what changed in vLLM's source; each term has a low, a central and a high value, and the high
+ones decide. What is known of the error stands in docs/memory.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.sizing.hardware import Gpu, Link
+from service.sizing.hardware import Gpu, Link, Vendor
 from service.sizing.layouts import Layout
+from service.sizing.model.modules import Experts
+from service.sizing.model.schemes import Compute
 from service.sizing.model.shape import ModelShape
-from service.sizing.model.summary import dense_intermediate, has_tower, routed_experts
+from service.sizing.model.summary import deepstack_layers, dense_intermediate, has_tower, is_latent, routed_experts
 from service.sizing.quantities import GIB, round_up
+
+Release = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Low, central and high value of a term, in bytes."""
+    """Low, central and high value, in bytes."""
 
     low: float
     value: float
@@ -25,88 +30,257 @@ class Band:
     def __add__(self, other: "Band") -> "Band":
         return Band(self.low + other.low, self.value + other.value, self.high + other.high)
 
+    def scaled(self, factor: float) -> "Band":
+        """Every value times a factor."""
+        return Band(self.low * factor, self.value * factor, self.high * factor)
 
-ZERO = Band(0, 0, 0)
 
-LOGIT_BYTES = Band(10, 14, 16)
-"""Transient bytes of one sequence's logit: 16-bit and float32 copies and the sampler's own."""
+NOTHING = Band(0, 0, 0)
 
-SAMPLER_STATE_BYTES = 4.125
-"""Resident bytes for each sequence slot and vocabulary entry: an int32 count and one mask bit (V2 model runner)."""
 
-BASE = Band(0.15 * GIB, 0.30 * GIB, 0.60 * GIB)
-"""Residual activations and driver growth."""
+def gib(low: float, value: float, high: float) -> Band:
+    """A band given in GiB."""
+    return Band(low * GIB, value * GIB, high * GIB)
 
-FUSED_COLLECTIVES = {
-    2: Band(0.4 * GIB, 1.8 * GIB, 2.3 * GIB),
-    4: Band(0.45 * GIB, 1.9 * GIB, 2.4 * GIB),
-    8: Band(0.7 * GIB, 2.15 * GIB, 2.8 * GIB),
-}
-"""Workspaces of tensor parallelism where all-reduce is fused with the norm (compute capability 9.0 and 10.x)."""
 
-PLAIN_COLLECTIVES = {
-    2: Band(0.0 * GIB, 0.35 * GIB, 0.6 * GIB),
-    4: Band(0.1 * GIB, 0.45 * GIB, 0.8 * GIB),
-    8: Band(0.3 * GIB, 0.7 * GIB, 1.2 * GIB),
-}
-"""Workspaces of tensor parallelism elsewhere."""
+@dataclass(frozen=True, slots=True)
+class Era:
+    """Releases that divide memory alike.
+
+    Attributes
+    ----------
+    name : str
+        For people.
+    measured : bool
+        Whether startups of these releases were fitted; else they are extended from the source.
+    logit_bytes : Band
+        Transient bytes of one sequence's logit: its copies and what the sampler makes of them.
+    sampler_state : Band
+        Resident bytes for each sequence slot and vocabulary entry.
+    base : Band
+        Residual activations and growth outside the allocator.
+    fused, plain : mapping of int to Band
+        Workspaces of tensor parallelism by its size, with and without all-reduce fused into the norm.
+    fuses : bool
+        Whether fusing is the default where the card has it.
+    charges_graphs : bool
+        Whether an estimate of the CUDA graph pool is taken off the cache.
+    expert_workspace : bool
+        Whether the expert kernels' buffers are counted.
+    """
+
+    name: str
+    measured: bool
+    logit_bytes: Band
+    sampler_state: Band
+    base: Band
+    fused: Mapping[int, Band]
+    plain: Mapping[int, Band]
+    fuses: bool
+    charges_graphs: bool
+    expert_workspace: bool
+
+
+def _around(centres: Mapping[int, float], low: float = 0.0, high: float = 0.0) -> Mapping[int, Band]:
+    return {size: gib(centre - low, centre, centre + high) for size, centre in centres.items()}
+
+
+PLAIN = _around({2: 0.387, 4: 0.468, 8: 0.735})
+FUSED = _around({2: 1.80, 4: 1.914, 8: 2.14})
+
+UP_TO_0_13 = Era(
+    name="0.8 to 0.13",
+    measured=True,
+    # Sorting top-k and top-p: 16-bit and float32 logits, sorted values, 64-bit indices, probabilities.
+    logit_bytes=Band(14, 38, 38),
+    sampler_state=NOTHING,
+    base=gib(0.07, 0.222, 0.422),
+    fused=PLAIN,
+    plain=PLAIN,
+    fuses=False,
+    charges_graphs=False,
+    expert_workspace=False,
+)
+
+UP_TO_0_16 = Era(
+    name="0.14 to 0.16",
+    measured=True,
+    logit_bytes=Band(14, 38, 38),
+    sampler_state=NOTHING,
+    base=gib(0.07, 0.222, 0.422),
+    fused=PLAIN,
+    plain=PLAIN,
+    fuses=False,
+    charges_graphs=False,
+    expert_workspace=True,
+)
+
+UP_TO_0_19 = Era(
+    name="0.17 to 0.19",
+    measured=True,
+    # A kernel that does not sort: 16-bit and three float32 copies.
+    logit_bytes=Band(14, 14, 14),
+    sampler_state=NOTHING,
+    base=gib(0.23, 0.38, 0.58),
+    fused=FUSED,
+    plain=PLAIN,
+    fuses=True,
+    charges_graphs=False,
+    expert_workspace=True,
+)
+
+UP_TO_0_20 = Era(
+    name="0.20",
+    measured=True,
+    logit_bytes=Band(14, 14, 14),
+    sampler_state=NOTHING,
+    base=gib(0.23, 0.38, 0.58),
+    fused=FUSED,
+    plain=PLAIN,
+    fuses=True,
+    charges_graphs=True,
+    expert_workspace=True,
+)
+
+FROM_0_21 = Era(
+    name="0.21 and later",
+    measured=False,
+    logit_bytes=Band(10, 14, 16),
+    # An int32 count and one mask bit (V2 model runner); nothing where it falls back to the first runner.
+    sampler_state=Band(4.125, 4.125, 4.125),
+    base=gib(0.15, 0.30, 0.60),
+    fused={2: gib(0.4, 1.8, 2.3), 4: gib(0.45, 1.9, 2.4), 8: gib(0.7, 2.15, 2.8)},
+    plain={2: gib(0.0, 0.35, 0.6), 4: gib(0.1, 0.45, 0.8), 8: gib(0.3, 0.7, 1.2)},
+    fuses=True,
+    charges_graphs=True,
+    expert_workspace=True,
+)
+
+ERAS: tuple[tuple[Release, Era], ...] = (
+    ((0, 14), UP_TO_0_13),
+    ((0, 17), UP_TO_0_16),
+    ((0, 20), UP_TO_0_19),
+    ((0, 21), UP_TO_0_20),
+)
+"""Each era with the first release after it."""
+
+ROCM_BASE = 1.058 * GIB
+ROCM_EIGHT = 1.462 * GIB
+"""What MI300X took beyond the rest, and more over eight cards."""
 
 FULL_GRAPH_SIZES = 51
 """CUDA graph sizes of the default capture, to which the graph terms were fitted."""
 
+ROCM_GRAPHS = gib(3, 6, 9)
+"""Graph pools measured on MI300X; charged since the release that estimates them there too."""
 
-def logits(sequences: int, vocabulary: int) -> Band:
-    """Sampling `sequences` at once from a vocabulary padded to 64: transient copies and resident state."""
+ROCM_ESTIMATES_GRAPHS = (0, 21)
+
+ENCODER_TOKENS = 16_384
+"""Tokens of the profile run's images where features of several encoder layers are kept."""
+
+
+def era_of(release: Release) -> Era:
+    """The era of a release."""
+    return next((era for end, era in ERAS if release < end), FROM_0_21)
+
+
+def sampling(era: Era, sequences: int, vocabulary: int) -> tuple[Band, Band]:
+    """Transient and resident bytes of sampling `sequences` at once from a vocabulary padded to 64."""
     entries = sequences * round_up(vocabulary, 64)
-    state = SAMPLER_STATE_BYTES * entries
-    return Band(LOGIT_BYTES.low * entries, LOGIT_BYTES.value * entries, LOGIT_BYTES.high * entries) + Band(
-        state, state, state
-    )
+    return era.logit_bytes.scaled(entries), era.sampler_state.scaled(entries)
 
 
-def forward(model: ModelShape, layout: Layout, tokens: int) -> float:
-    """Bytes of one layer's activations over `tokens`: `2 x tokens x (3 x intermediate / tensor + 4 x hidden)`."""
+def layer_activations(model: ModelShape, layout: Layout, tokens: int) -> float:
+    """One layer's activations over `tokens`: `2 x tokens x (3 x intermediate / tensor + 4 x hidden)`."""
     return 2 * tokens * (3 * dense_intermediate(model) / layout.tensor_parallel_size + 4 * model.hidden_size)
 
 
-def expert_workspace(model: ModelShape, layout: Layout, tokens: int) -> Band:
+def peak(era: Era, model: ModelShape, layout: Layout, *, tokens: int, sequences: int, samples: bool) -> Band:
+    """The most that one step needs: logits beside the hidden states, or one layer; they do not peak together."""
+    layer = layer_activations(model, layout, tokens)
+    if not samples:
+        return Band(layer, layer, layer)
+    transient, resident = sampling(era, sequences, model.vocab_size)
+    states = 2.0 * tokens * model.hidden_size
+    return resident + Band(
+        max(transient.low + states, layer), max(transient.value + states, layer), max(transient.high + states, layer)
+    )
+
+
+def expert_workspace(era: Era, model: ModelShape, layout: Layout, gpu: Gpu, release: Release, tokens: int) -> Band:
     """Buffers of the expert kernels: `2 x tokens x active x (max(2 x width, hidden) + max(width, hidden))`.
 
-    Kernels that need none exist, so the low end is 0; the central value holds for unquantised experts.
+    Exact for unquantised experts; which kernel runs quantised ones decides whether it needs them, so their low end is
+    nothing and the centre follows the kernels that were measured.
     """
     experts = routed_experts(model)
-    if experts is None:
-        return ZERO
+    if experts is None or not era.expert_workspace:
+        return NOTHING
     width = experts.intermediate // layout.expert_width_ranks
-    bytes_ = 2 * tokens * experts.active * (max(2 * width, experts.hidden) + max(width, experts.hidden))
-    return Band(0, bytes_, 1.3 * bytes_)
+    size = 2.0 * tokens * experts.active * (max(2 * width, experts.hidden) + max(width, experts.hidden))
+    if experts.scheme.bits >= 16:
+        return Band(size if era.measured else 0, size, size + 0.3 * GIB if era.measured else 1.3 * size)
+    central = size if _kernel_needs_workspace(experts, model, layout, gpu, release) else 0.0
+    return Band(0, central, max(central + 0.25 * GIB, 1.3 * size if not era.measured else 0))
 
 
-def graphs(model: ModelShape, sizes: int) -> Band:
-    """CUDA graph pool for `sizes` captured batch sizes; nothing when eager."""
-    if sizes == 0:
-        return ZERO
-    full = 0.76 + (0.40 if model.experts else 0.0)
-    value = max(0.15, full * sizes / FULL_GRAPH_SIZES) * GIB
-    return Band(0.35 * value, value, 1.8 * value)
+def _kernel_needs_workspace(experts: Experts, model: ModelShape, layout: Layout, gpu: Gpu, release: Release) -> bool:
+    """Whether the kernel of quantised experts was seen to need the workspace."""
+    method = model.quantization or ""
+    if method.startswith("modelopt") or experts.scheme.compute is Compute.SIXTEEN_BIT or experts.scheme.bits < 8:
+        return False
+    if gpu.compute_capability is not None and gpu.compute_capability[0] >= 10:
+        return False
+    if method == "fp8":
+        before = is_latent(model) and (0, 15) <= release < (0, 17)
+        return not layout.expert_parallel and not before
+    return True
 
 
-def collectives(layout: Layout, gpu: Gpu, link: Link) -> Band:
-    """Workspaces of tensor parallelism; sizes between the fitted ones take the next larger."""
+def collectives(era: Era, layout: Layout, gpu: Gpu, link: Link) -> Band:
+    """Workspaces of tensor parallelism; sizes between the fitted ones take the next larger, beyond 8 those of 8."""
     tensor = layout.tensor_parallel_size
     if tensor == 1:
-        return ZERO
-    fused = gpu.compute_capability is not None and gpu.compute_capability[0] in (9, 10) and link is Link.NVLINK
-    table = FUSED_COLLECTIVES if fused else PLAIN_COLLECTIVES
-    return table[next((size for size in table if size >= tensor), 8)]
+        return NOTHING
+    fused = era.fuses and link is Link.NVLINK and gpu.compute_capability is not None
+    fused = fused and gpu.compute_capability is not None and gpu.compute_capability[0] in (9, 10)
+    table = era.fused if fused else era.plain
+    found = table[next((size for size in sorted(table) if size >= tensor), 8)]
+    if tensor == 2 and link is Link.PCIE:
+        # A pair over PCIe keeps no buffers of its own all-reduce.
+        found = Band(0, found.value, found.high)
+    return found + gib(0, 0, 0.35) if tensor >= 8 else found
 
 
-def encoder(model: ModelShape, tokens: int) -> Band:
-    """Outputs of the image or sound encoder during the profile run: 0.15 GiB and one hidden state a token."""
+def graphs(era: Era, model: ModelShape, gpu: Gpu, release: Release, sizes: int) -> Band:
+    """The estimate of the CUDA graph pool for `sizes` captured batch sizes; nothing when eager."""
+    if sizes == 0 or not era.charges_graphs:
+        return NOTHING
+    if gpu.vendor is Vendor.AMD:
+        return ROCM_GRAPHS if release >= ROCM_ESTIMATES_GRAPHS else NOTHING
+    full = 0.76 + (0.40 if model.experts else 0.0)
+    value = max(0.15, full * sizes / FULL_GRAPH_SIZES) * GIB
+    return Band(0.35 * value, value, (1.6 if era.measured else 1.8) * value)
+
+
+def encoder(era: Era, model: ModelShape, tokens: int) -> Band:
+    """What the profile run's images take: 0.15 GiB and the encoder's outputs, several a token where layers are kept."""
     if not has_tower(model):
-        return ZERO
-    value = 0.147 * GIB + 2 * max(tokens, 16384) * model.hidden_size
+        return NOTHING
+    kept = deepstack_layers(model)
+    value = 0.147 * GIB + 2 * max(tokens, ENCODER_TOKENS if kept else 0) * model.hidden_size * (1 + kept)
+    if era.measured:
+        return Band(value - 0.15 * GIB, value, value + 0.35 * GIB)
     return Band(0, value, value + 0.5 * GIB)
+
+
+def rocm(layout: Layout, gpu: Gpu) -> Band:
+    """What AMD cards take beyond the rest."""
+    if gpu.vendor is not Vendor.AMD:
+        return NOTHING
+    value = ROCM_BASE + (ROCM_EIGHT if layout.tensor_parallel_size >= 8 else 0)
+    return Band(value - 0.35 * GIB, value, value + 0.35 * GIB)
 
 
 def working_space(
@@ -115,6 +289,7 @@ def working_space(
     gpu: Gpu,
     link: Link,
     *,
+    release: Release,
     stage: int,
     max_num_seqs: int,
     max_num_batched_tokens: int,
@@ -122,21 +297,23 @@ def working_space(
 ) -> Band:
     """Working space of one GPU of a pipeline stage, in bytes.
 
-    The first stage encodes images, the last one samples; logits and a layer's activations do not peak together.
+    The first stage encodes images, the last one samples.
     """
+    era = era_of(release)
     tokens = max_num_batched_tokens
-    sampling = (
-        logits(min(max_num_seqs, tokens), model.vocab_size) if stage == layout.pipeline_parallel_size - 1 else ZERO
-    )
-    residual = 2.0 * tokens * model.hidden_size
-    layer = forward(model, layout, tokens)
-    state = sampling.value and SAMPLER_STATE_BYTES * min(max_num_seqs, tokens) * round_up(model.vocab_size, 64)
-    peak = Band(*(max(end - state + residual, layer) + state for end in (sampling.low, sampling.value, sampling.high)))
     total = (
-        peak
-        + BASE
-        + expert_workspace(model, layout, tokens)
-        + collectives(layout, gpu, link)
-        + graphs(model, graph_sizes)
+        peak(
+            era,
+            model,
+            layout,
+            tokens=tokens,
+            sequences=min(max_num_seqs, tokens),
+            samples=stage == layout.pipeline_parallel_size - 1,
+        )
+        + expert_workspace(era, model, layout, gpu, release, tokens)
+        + era.base
+        + collectives(era, layout, gpu, link)
+        + graphs(era, model, gpu, release, graph_sizes)
+        + rocm(layout, gpu)
     )
-    return total + encoder(model, tokens) if stage == 0 else total
+    return total + encoder(era, model, tokens) if stage == 0 else total

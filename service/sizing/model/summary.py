@@ -47,6 +47,14 @@ def has_tower(model: ModelShape) -> bool:
     return any(module.tensor_class in TOWERS for module in model.first_stage)
 
 
+@lru_cache(maxsize=1024)
+def deepstack_layers(model: ModelShape) -> int:
+    """Encoder layers whose features are fed to the decoder beside the last one's (0: only the last's)."""
+    names = {module.name for module in model.first_stage if "deepstack" in module.name}
+    numbers = {part for name in names for part in name.split(".") if part.isdigit()}
+    return len(numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionKind:
     """One kind of cache and how many layers keep it."""
