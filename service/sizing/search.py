@@ -47,12 +47,12 @@ class Counted:
 def plan(question: Question) -> Answer:
     """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
     profile, version_warning = profile_for(question.engine.version)
-    searched = _Searched(question)
+    searched = Searched(question)
     if question.layout is not None:
-        counted = [_forced(question, machine, question.layout) for machine in question.machines]
+        counted = [forced(question, machine, question.layout) for machine in question.machines]
     else:
         counted = [
-            searched.at_count(machine, count) for machine in question.machines for count in _counts(question, machine)
+            searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
         ]
     order = ranking(question.rank_by)
     best = sorted((each.feasible[0] for each in counted if each.feasible), key=order)
@@ -69,9 +69,9 @@ def plan(question: Question) -> Answer:
         rules_version=question.rules_version,
         engine_version=profile.version,
         model=model_answer(question),
-        recommended=present(best[0], _reasons(question, best, counted)) if best else None,
+        recommended=present(best[0], reasons_for(question, best, counted)) if best else None,
         alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
-        rejected=tuple(_with_fix(searched, each, each.rejection) for each in counted if each.rejection is not None),
+        rejected=tuple(with_fix(searched, each, each.rejection) for each in counted if each.rejection is not None),
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
         assumptions=_assumptions(question),
@@ -94,20 +94,22 @@ def ranking(rank_by: RankBy) -> Callable[[Feasible], tuple[float, ...]]:
     return {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput}.get(rank_by, by_count)
 
 
-def _counts(question: Question, machine: Machine) -> tuple[int, ...]:
+def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
+    """GPU counts to judge, as asked or up to the most allowed."""
     if question.gpu_counts is not None:
         return tuple(dict.fromkeys(question.gpu_counts))
     return counts_to_try(machine.gpus_per_node, question.max_gpus or DEFAULT_MOST_GPUS)
 
 
-def _forced(question: Question, machine: Machine, layout: Layout) -> Counted:
+def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
+    """The one layout that the caller gave."""
     verdict = judge(question, machine, layout)
     if isinstance(verdict, Feasible):
         return Counted(machine, layout.gpu_count, (verdict,), None)
     return Counted(machine, layout.gpu_count, (), verdict)
 
 
-class _Searched:
+class Searched:
     """The counts of one question that were looked at, each judged once."""
 
     def __init__(self, question: Question) -> None:
@@ -163,7 +165,7 @@ def _severity(rejection: Rejection) -> tuple[int, int]:
     return 2, 0
 
 
-def _with_fix(searched: _Searched, counted: Counted, rejection: Rejection) -> Rejection:
+def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
     """A rejection with the nearest fix; for lack of memory that is the smallest count that serves."""
     if rejection.code not in MEMORY:
         return rejection
@@ -183,7 +185,7 @@ def _with_fix(searched: _Searched, counted: Counted, rejection: Rejection) -> Re
     return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
 
 
-def _reasons(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:
+def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:
     """Why the first of `best` is recommended."""
     chosen = best[0]
     if question.layout is not None:
