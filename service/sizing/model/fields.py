@@ -23,21 +23,28 @@ class Fields:
         self.values = values
         self.path = path
         self.read: set[str] = set()
+        self.spelled: Mapping[str, str] = {}
 
     def completed(self, defaults: Json) -> "Fields":
         """The same object with `defaults` for absent fields; reading it counts as reading this one."""
-        whole = Fields({**defaults, **self.values}, self.path)
-        whole.read = self.read
-        return whole
+        return self._with({**defaults, **self.values}, {})
 
-    def overridden(self, values: Json) -> "Fields":
-        """The same object with `values` in place of what it says; reading it counts as reading this one."""
-        other = Fields({**self.values, **values}, self.path)
-        other.read = self.read
+    def overridden(self, values: Json, spelled: Mapping[str, str] | None = None) -> "Fields":
+        """The same object with `values` in place of what it says; reading it counts as reading this one.
+
+        Messages call the fields in `spelled` as that says.
+        """
+        return self._with({**self.values, **values}, spelled or {})
+
+    def _with(self, values: Json, spelled: Mapping[str, str]) -> "Fields":
+        """The same object with other values."""
+        other = Fields(values, self.path)
+        other.read, other.spelled = self.read, {**self.spelled, **spelled}
         return other
 
     def named(self, field: str) -> str:
         """Dotted name of a field from the root of the configuration."""
+        field = self.spelled.get(field, field)
         return f"{self.path}.{field}" if self.path else field
 
     def __contains__(self, field: str) -> bool:

@@ -69,13 +69,13 @@ def rotary_size(source: Source, head_size: int, partial: float | None = None, se
     rope = settings or source.rope()
     if rope and "rope_dim" in rope:
         return rope.integer("rope_dim")
+    name = "partial_rotary_factor"
     if partial is None:
-        partial = source.text.number("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=1.0)
-        partial = rope.number("partial_rotary_factor", default=partial) if rope else partial
+        fields = rope if rope and name in rope else source.text
+        name = fields.named(fields.raw(name, "rotary_pct", "rotary_emb_fraction")[0])
+        partial = fields.number("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=1.0)
     if not 0 < partial <= 1:
-        raise InvalidConfig(
-            "partial_rotary_factor", f"partial_rotary_factor must be above 0 and at most 1, not {partial}"
-        )
+        raise InvalidConfig(name, f"{name} must be above 0 and at most 1, not {partial}")
     return int(head_size * partial)
 
 

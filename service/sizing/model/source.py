@@ -76,9 +76,17 @@ class Source:
         text = self.text.completed(defaults)
         return replace(self, text=text, root=text if self.root is self.text else self.root)
 
-    def overridden(self, values: Mapping[str, Any]) -> "Source":
-        """The configuration with fields of the text part replaced, as its class does."""
-        text = self.text.overridden(values)
+    def overridden(self, values: Mapping[str, Any], spelled: Mapping[str, str] | None = None) -> "Source":
+        """The configuration with fields of the text part replaced, as its class does; `spelled` as for `Fields`."""
+        text = self.text.overridden(values, spelled)
+        return replace(self, text=text, root=text if self.root is self.text else self.root)
+
+    def respelled(self, **spellings: tuple[str, ...]) -> "Source":
+        """The configuration with fields of the text part under today's names; messages keep its own."""
+        found = {today: self.text.raw(*names) for today, names in spellings.items()}
+        text = self.text.overridden(
+            {today: value for today, (_, value) in found.items()}, {today: name for today, (name, _) in found.items()}
+        )
         return replace(self, text=text, root=text if self.root is self.text else self.root)
 
     def tied(self, default: bool) -> bool:
@@ -101,6 +109,12 @@ class Source:
         """Kind of rotary scaling, "default" where none."""
         return rope_kind(self.rope())
 
+    def unknown_rope(self) -> NotUnderstood:
+        """A refusal of the rotary scaling."""
+        rope = self.rope()
+        field = rope.named(rope.raw("rope_type", "type")[0]) if rope else "rope_scaling"
+        return self.refuse(field, because=f"{field} {self.rope_type()!r} is not understood")
+
     def windows(self, layers: int, *, mixed: bool = True) -> tuple[int | None, ...]:
         """The sliding window of each layer; None: full attention.
 
@@ -114,7 +128,8 @@ class Source:
         if types is None:
             return (window,) * layers
         if len(types) < layers:
-            raise self.invalid("layer_types", f"layer_types must name {layers} layers, not {len(types)}")
+            message = f"layer_types must name num_hidden_layers ({layers}) layers, not {len(types)}"
+            raise self.invalid("layer_types", message)
         strange = sorted({kind for kind in types[:layers] if kind not in (*FULL_ATTENTION, SLIDING_ATTENTION)})
         if strange:
             raise self.refuse("layer_types", because=f"layers of kind {', '.join(strange)} are not understood")

@@ -41,7 +41,9 @@ def read_blocks(source: Source, layers: int, heads: int, hidden: int) -> list[Bl
     listed = source.text.items("block_configs")
     if listed is None or len(listed) < layers:
         found = "missing" if listed is None else f"{len(listed)} long"
-        raise source.invalid("block_configs", f"block_configs is {found}: give a list of {layers} layers")
+        raise source.invalid(
+            "block_configs", f"block_configs is {found}: give a list of num_hidden_layers ({layers}) layers"
+        )
     entries = Fields({str(index): entry for index, entry in enumerate(listed)}, "block_configs")
     return [read_block(source, entries, str(index), heads, hidden) for index in range(layers)]
 
@@ -51,9 +53,17 @@ def read_block(source: Source, entries: Fields, index: str, heads: int, hidden: 
     entry = entries.child(index)
     attention, feed_forward = (read_part(source, entry, index, name) for name in ("attention", "ffn"))
     return (
-        0 if attention.flag("no_op", default=False) else heads // attention.integer("n_heads_in_group"),
+        0 if attention.flag("no_op", default=False) else groups(source, attention, heads),
         0 if feed_forward.flag("no_op", default=False) else width(feed_forward, hidden),
     )
+
+
+def groups(source: Source, attention: Fields, heads: int) -> int:
+    """KV heads, from the query heads that share one."""
+    name, shared = attention.named("n_heads_in_group"), attention.integer("n_heads_in_group")
+    if heads % shared:
+        raise source.invalid(name, f"{name} ({shared}) must divide num_attention_heads ({heads})")
+    return heads // shared
 
 
 def read_part(source: Source, entry: Fields | None, index: str, name: str) -> Fields:
@@ -88,16 +98,16 @@ def read(source: Source) -> ModelShape:
 
     def layer(index: int) -> LayerShape:
         path = f"model.layers.{index}"
-        groups, intermediate = built[index]
+        own, intermediate = built[index]
         modules: list[Module] = []
-        if groups:
-            sizes = Attention(heads, groups, size)
+        if own:
+            sizes = Attention(heads, own, size)
             modules += attention_modules(source, LLAMA, sizes, f"{path}.self_attn", hidden)
             modules.append(blocks.norm("input_layernorm", hidden))
         if intermediate:
             modules += mlp_modules(source, LLAMA, f"{path}.mlp", hidden, intermediate)
             modules.append(blocks.norm("post_attention_layernorm", hidden))
-        return LayerShape((AttentionCache(heads, groups, size, size),) if groups else (), tuple(modules))
+        return LayerShape((AttentionCache(heads, own, size, size),) if own else (), tuple(modules))
 
     around, tables = surroundings(source, LLAMA, hidden, vocabulary, size, causal=True)
     return assemble(

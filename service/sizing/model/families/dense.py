@@ -43,7 +43,8 @@ def chatglm_sizes(source: Source) -> Source:
             "num_key_value_heads": kv_heads if grouped else heads,
             "layer_norm": not text.flag("rmsnorm", default=True),
             "post_layer_norm": text.flag("post_layer_norm", default=True),
-        }
+        },
+        spelled={"num_key_value_heads": "multi_query_group_num"},
     )
 
 

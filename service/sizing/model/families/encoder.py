@@ -43,13 +43,13 @@ class Encoder:
 def read_encoder(source: Source) -> Encoder:
     """Sizes of an encoder; hidden size by heads is whole."""
     text = source.text
-    heads = text.integer("num_attention_heads", "n_head")
+    heads = text.integer("num_attention_heads")
     size = even_head_size(source, heads)
     return Encoder(
         hidden=size * heads,
-        layers=text.layers("num_hidden_layers", "n_layer"),
+        layers=text.layers("num_hidden_layers"),
         heads=heads,
-        intermediate=text.integer("intermediate_size", "n_inner"),
+        intermediate=text.integer("intermediate_size"),
         vocabulary=text.integer("vocab_size"),
     )
 
@@ -134,7 +134,7 @@ def read_bert(
     if kind == "rotary" and source.model_type == "xlm-roberta":
         return read_jina(source)
     if kind != "absolute":
-        raise source.refuse("position_embedding_type", because=f"positions of kind {kind!r} are not supported")
+        raise source.refuse("position_embedding_type", because=f"position_embedding_type {kind!r} is not supported")
     sizes = read_encoder(source)
     positions = text.integer("max_position_embeddings")
     layers = build_layers(source, [None] * sizes.layers, partial(bert_layer, source, sizes, prefix))
@@ -316,21 +316,25 @@ def encoder_table(source: Source, sizes: Encoder, *, positions: int | None = Non
     rotated = source.text.integer("rotary_emb_dim", default=sizes.head_size)
     found = rotary_table(source, sizes.head_size, partial=rotated / sizes.head_size, positions=2048)
     if found is None:
-        raise source.refuse("rope_scaling", because=f"rotary scaling {source.rope_type()!r} is not understood")
+        raise source.unknown_rope()
     return replace(found, positions=positions) if positions else found
 
 
 def read_nomic(source: Source) -> ModelShape:
     """Nomic: GPT-2's field names, a SwiGLU or a plain MLP, experts in some layers."""
-    text = source.text
-    source = source.overridden({"hidden_size": text.integer("n_embd", "hidden_size")})
+    source = source.respelled(
+        hidden_size=("n_embd", "hidden_size"),
+        num_attention_heads=("n_head", "num_attention_heads"),
+        num_hidden_layers=("n_layer", "num_hidden_layers"),
+        intermediate_size=("n_inner", "intermediate_size"),
+    )
     text, sizes = source.text, read_encoder(source)
     activation = text.text("activation_function")
     if activation not in ("swiglu", "gelu"):
-        raise source.refuse("activation_function", because=f"activation {activation!r} is not supported")
+        raise source.refuse("activation_function", because=f"activation_function {activation!r} is not supported")
     biases = {name: text.flag(name, default=True) for name in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")}
     if len(set(biases.values())) > 1:
-        raise source.refuse(*biases, because="biases in some layers only are not supported")
+        raise source.refuse(*biases, because=f"{', '.join(biases)} must be alike")
     bias = biases["qkv_proj_bias"]
     return read_rotary(
         source,

@@ -153,7 +153,9 @@ def exaone(source: Source) -> Mixture:
     count, width = text.integer("num_experts", default=64), text.integer("moe_intermediate_size", default=1024)
     kinds = text.texts("mlp_layer_types")
     if kinds is not None and len(kinds) < layers:
-        raise source.invalid("mlp_layer_types", f"mlp_layer_types must name {layers} layers, not {len(kinds)}")
+        raise source.invalid(
+            "mlp_layer_types", f"mlp_layer_types must name num_hidden_layers ({layers}) layers, not {len(kinds)}"
+        )
     return Mixture(
         places=tuple(kind == "sparse" for kind in kinds[:layers]) if kinds else after_dense(source, count),
         count=count,

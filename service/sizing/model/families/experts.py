@@ -62,6 +62,12 @@ def residual_mlp(source: Source, path: str) -> tuple[Module, ...]:
 
 def dbrx_sizes(source: Source) -> Source:
     """DBRX's nested fields, laid flat."""
+    source = source.respelled(
+        hidden_size=("d_model", "hidden_size"),
+        num_attention_heads=("n_heads", "num_attention_heads"),
+        num_hidden_layers=("n_layers", "num_hidden_layers"),
+        max_position_embeddings=("max_seq_len", "max_position_embeddings"),
+    )
     text = source.text
     attention, experts = text.child("attn_config"), text.child("ffn_config")
     if attention is None or experts is None:
@@ -71,15 +77,13 @@ def dbrx_sizes(source: Source) -> Source:
         raise source.invalid("tie_word_embeddings", "tie_word_embeddings must be false: DBRX has a head of its own")
     return source.overridden(
         {
-            "hidden_size": text.integer("d_model", "hidden_size"),
-            "num_attention_heads": text.integer("n_heads", "num_attention_heads"),
-            "num_hidden_layers": text.layers("n_layers", "num_hidden_layers"),
             "num_key_value_heads": attention.integer("kv_n_heads", default=1),
             "intermediate_size": experts.integer("ffn_hidden_size", default=3584),
             "num_local_experts": experts.integer("moe_num_experts", default=4),
             "num_experts_per_tok": experts.integer("moe_top_k", default=1),
-            "max_position_embeddings": text.integer("max_seq_len", "max_position_embeddings", default=2048),
-        }
+            "max_position_embeddings": text.integer("max_position_embeddings", default=2048),
+        },
+        spelled={"num_key_value_heads": "attn_config.kv_n_heads"},
     )
 
 
@@ -90,7 +94,10 @@ def rotated_part(source: Source) -> Source:
     rope = source.rope()
     if rotated is None or (rope and "partial_rotary_factor" in rope):
         return source
-    return source.overridden({"partial_rotary_factor": rotated / read_attention(source).head_size})
+    size = read_attention(source).head_size
+    if rotated > size:
+        raise source.invalid("rotary_dim", f"rotary_dim ({rotated}) must be at most head_dim ({size})")
+    return source.overridden({"partial_rotary_factor": rotated / size})
 
 
 def original_context(source: Source) -> Source:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model.families.dense import EVERYWHERE
-from service.sizing.model.families.llama import HeadNorms, Names, Recipe, Spelling, read, reader
+from service.sizing.model.families.llama import HeadNorms, Names, Recipe, Spelling, even_head_size, read, reader
 from service.sizing.model.families.transformers_backend import TRANSFORMERS
+from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Embedding, Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
@@ -34,72 +35,61 @@ def position_table(rows: int, hidden: int) -> Tensor:
     return Tensor("wpe", TensorClass.POSITIONS, (Units(rows),), hidden)
 
 
-def plain_width(source: Source, hidden: int, *names: str) -> int:
-    """Width of the MLP: the first field given, else four times the hidden size."""
-    return source.text.integer(*names, default=PLAIN_WIDTH * hidden)
-
-
 def gpt2_sizes(source: Source) -> Source:
     """GPT-2's fields under today's names."""
     text = source.text
-    hidden = text.integer("n_embd", "hidden_size")
     given = [name for name in GPT2_REFUSED if text.flag(name, default=False)]
     if given:
         raise source.refuse(*given, because=f"{', '.join(given)} is not supported by the engine's class")
-    return source.overridden(
-        {
-            "hidden_size": hidden,
-            "num_attention_heads": text.integer("n_head", "num_attention_heads"),
-            "num_hidden_layers": text.layers("n_layer", "num_hidden_layers"),
-            "intermediate_size": plain_width(source, hidden, "n_inner"),
-        }
+    source = source.respelled(
+        hidden_size=("n_embd", "hidden_size"),
+        num_attention_heads=("n_head", "num_attention_heads"),
+        num_hidden_layers=("n_layer", "num_hidden_layers"),
     )
+    width = source.text.integer("n_inner", default=PLAIN_WIDTH * source.text.integer("hidden_size"))
+    return source.overridden({"intermediate_size": width})
 
 
 def gptj_sizes(source: Source) -> Source:
     """GPT-J's fields under today's names."""
     source = gpt2_sizes(source)
     text = source.text
-    hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
+    size = even_head_size(source, text.integer("num_attention_heads"))
     rotated = text.integer("rotary_dim")
-    if hidden % heads:
-        raise source.invalid("n_head", f"n_head ({heads}) must divide n_embd ({hidden})")
-    if rotated > hidden // heads:
-        raise source.invalid("rotary_dim", f"rotary_dim must be at most the head size {hidden // heads}, not {rotated}")
+    if rotated > size:
+        raise source.invalid("rotary_dim", f"rotary_dim must be at most the head size {size}, not {rotated}")
     if text.flag("tie_word_embeddings", default=False):
         raise source.invalid("tie_word_embeddings", "tie_word_embeddings must be false: GPT-J has a head of its own")
-    return source.overridden({"partial_rotary_factor": rotated / (hidden // heads)})
+    return source.overridden({"partial_rotary_factor": rotated / size})
 
 
 def bloom_sizes(source: Source) -> Source:
     """BLOOM's fields under today's names."""
-    text = source.text
-    hidden = text.integer("n_embed", "hidden_size")
-    return source.overridden(
-        {
-            "hidden_size": hidden,
-            "num_attention_heads": text.integer("n_head", "num_attention_heads"),
-            "num_hidden_layers": text.layers("n_layer", "num_hidden_layers"),
-            "intermediate_size": PLAIN_WIDTH * hidden,
-        }
+    source = source.respelled(
+        hidden_size=("n_embed", "hidden_size"),
+        num_attention_heads=("n_head", "num_attention_heads"),
+        num_hidden_layers=("n_layer", "num_hidden_layers"),
     )
+    return source.overridden({"intermediate_size": PLAIN_WIDTH * source.text.integer("hidden_size")})
 
 
 def falcon_sizes(source: Source) -> Source:
     """Falcon's fields under today's names: the new decoder groups KV heads, the old one has one for all or for each."""
+    source = source.respelled(
+        hidden_size=("hidden_size", "n_embed"),
+        num_attention_heads=("num_attention_heads", "n_head"),
+        num_hidden_layers=("num_hidden_layers", "n_layer"),
+        num_key_value_heads=("num_kv_heads", "n_head_kv"),
+    )
     text = source.text
-    hidden = text.integer("hidden_size", "n_embed")
-    heads = text.integer("num_attention_heads", "n_head")
+    hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     grouped = text.flag("new_decoder_architecture", default=False)
     if source.model_type.startswith("RefinedWeb"):
         grouped = grouped or hidden == FALCON_40B_HIDDEN
-    kv_heads = text.integer("num_kv_heads", "n_head_kv", default=heads)
+    kv_heads = text.integer("num_key_value_heads", default=heads)
     shared = text.flag("multi_query", default=True)
     return source.overridden(
         {
-            "hidden_size": hidden,
-            "num_attention_heads": heads,
-            "num_hidden_layers": text.layers("num_hidden_layers", "n_layer"),
             "num_key_value_heads": kv_heads if grouped else 1 if shared else heads,
             "new_decoder_architecture": grouped,
             "intermediate_size": PLAIN_WIDTH * hidden,
@@ -109,24 +99,26 @@ def falcon_sizes(source: Source) -> Source:
 
 def mpt_sizes(source: Source) -> Source:
     """MPT's fields under today's names."""
+    source = source.respelled(
+        hidden_size=("d_model",), num_attention_heads=("n_heads",), num_hidden_layers=("n_layers",)
+    )
     text = source.text
-    hidden, heads = text.integer("d_model"), text.integer("n_heads")
-    attention = text.child("attn_config")
-    if attention and attention.flag("qk_ln", default=False):
-        raise source.refuse("attn_config.qk_ln", because="norms on queries and keys are not understood")
+    hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
+    attention = text.child("attn_config") or Fields({}, "attn_config")
+    if attention.flag("qk_ln", default=False):
+        raise source.refuse(
+            "attn_config.qk_ln", because="attn_config.qk_ln (norms on queries and keys) is not understood"
+        )
     if not text.flag("no_bias", default=True):
-        raise source.refuse("no_bias", because="biases are not understood")
-    kind = attention.text("attn_type", default="multihead_attention") if attention else "multihead_attention"
-    groups = {"multihead_attention": heads, "multiquery_attention": 1}
-    kv_heads = attention.integer("kv_n_heads", default=groups.get(kind, heads)) if attention else heads
+        raise source.refuse("no_bias", because="no_bias false (biases) is not understood")
+    kind = attention.text("attn_type", default="multihead_attention")
+    kv_heads = attention.integer("kv_n_heads", default=1 if kind == "multiquery_attention" else heads)
     return source.overridden(
         {
-            "hidden_size": hidden,
-            "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
-            "num_hidden_layers": text.layers("n_layers"),
             "intermediate_size": text.integer("expansion_ratio", default=4) * hidden,
-        }
+        },
+        spelled={"num_key_value_heads": "attn_config.kv_n_heads"},
     )
 
 

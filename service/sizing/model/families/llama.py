@@ -205,20 +205,20 @@ def read_attention(source: Source, spelling: Spelling = Spelling()) -> Attention
     heads = text.integer(*spelling.heads)
     kv_heads = text.integer(*spelling.kv_heads, default=heads) if spelling.kv_heads else heads
     if heads % kv_heads:
-        raise source.invalid(
-            spelling.kv_heads[0], f"{spelling.kv_heads[0]} ({kv_heads}) must divide {spelling.heads[0]} ({heads})"
-        )
+        names = text.named(spelling.heads[0]), text.named(spelling.kv_heads[0])
+        raise source.invalid(names[1], f"{names[1]} ({kv_heads}) must divide {names[0]} ({heads})")
     head_size = text.optional_integer(*spelling.head_size) if spelling.head_size else None
     return Attention(heads, kv_heads, head_size or even_head_size(source, heads, spelling.heads[0]))
 
 
 def even_head_size(source: Source, heads: int, field_name: str = "num_attention_heads") -> int:
     """Hidden size by heads."""
-    hidden = source.text.integer("hidden_size")
+    text = source.text
+    hidden = text.integer("hidden_size")
     if hidden % heads:
-        raise source.invalid(
-            field_name, f"{field_name} ({heads}) must divide hidden_size ({hidden}), or head_dim must be given"
-        )
+        names = text.named(field_name), text.named("hidden_size")
+        message = f"{names[0]} ({heads}) must divide {names[1]} ({hidden}), or head_dim must be given"
+        raise source.invalid(names[0], message)
     return hidden // heads
 
 
@@ -381,7 +381,7 @@ def surroundings(
         section_factor=recipe.section_factor,
     )
     if table is None:
-        raise source.refuse("rope_scaling", because=f"rotary scaling {source.rope_type()!r} is not understood")
+        raise source.unknown_rope()
     if causal:
         return around, (table,)
     return with_buffers(around, table_buffer(table)), ()

@@ -66,7 +66,8 @@ def low_rank_attention(source: Source, path: str, window: int | None) -> LayerPa
     query_rank, rank = text.integer("q_lora_rank"), text.integer("kv_lora_rank")
     values = text.optional_integer("v_head_dim") or even_head_size(source, heads)
     if values > plain + rotated:
-        raise source.invalid("v_head_dim", f"v_head_dim must be at most {plain + rotated}, not {values}")
+        message = f"v_head_dim ({values}) must be at most qk_nope_head_dim ({plain}) + qk_rope_head_dim ({rotated})"
+        raise source.invalid("v_head_dim", message)
     return (AttentionCache(heads, heads, plain + rotated, plain + rotated, window),), (
         blocks.replicated(quantization, path, "q_a_proj", hidden, query_rank),
         blocks.norm("q_a_layernorm", query_rank),

@@ -61,7 +61,9 @@ def mellum(source: Source) -> Mixture:
     text, layers = source.text, layer_count(source)
     kinds = text.texts("mlp_layer_types") or ["sparse"] * layers
     if len(kinds) < layers:
-        raise source.invalid("mlp_layer_types", f"mlp_layer_types must name {layers} layers, not {len(kinds)}")
+        raise source.invalid(
+            "mlp_layer_types", f"mlp_layer_types must name num_hidden_layers ({layers}) layers, not {len(kinds)}"
+        )
     return Mixture(
         places=tuple(kind == "sparse" for kind in kinds[:layers]),
         count=text.integer("num_experts"),

@@ -26,9 +26,13 @@ def uniform_window_layers(source: Source) -> Source:
     """The same for classes that refuse a window in some layers only."""
     source = window_layers(source)
     text, layers = source.text, source.text.layers("num_hidden_layers")
-    if len(set(text.texts("layer_types") or ())) > 1 and text.integer("max_window_layers", default=28) != layers:
+    start = text.integer("max_window_layers", default=28, minimum=0)
+    if len(set(text.texts("layer_types") or ())) > 1 and start != layers:
         raise source.refuse(
-            "max_window_layers", "layer_types", because="a sliding window in some layers only is not supported"
+            "use_sliding_window",
+            "max_window_layers",
+            because=f"use_sliding_window with max_window_layers ({start}) unlike num_hidden_layers ({layers}), "
+            "which is a window in some layers only, is not supported",
         )
     return source
 
