@@ -53,9 +53,12 @@ def latent_cache(latent: Latent, *, sparse: bool = False) -> LatentCache:
 
 
 def latent_attention(
-    quantization: Quantization, path: str, hidden: int, latent: Latent, *, out: str = "o_proj"
+    quantization: Quantization, path: str, hidden: int, latent: Latent, *, out: str = "o_proj", fused: bool = True
 ) -> tuple[Module, ...]:
-    """Projections down to the latent (replicated), up to the heads (split by heads), `out`, and their norms."""
+    """Projections down to the latent (replicated), up to the heads (split by heads), `out`, and their norms.
+
+    `fused` classes keep both projections down in one matrix where queries are compressed.
+    """
     down = latent.latent_size + latent.rope_size
     keys = Units(latent.heads, latent.key_size)
     queries: tuple[Module, ...]
@@ -65,7 +68,7 @@ def latent_attention(
             blocks.replicated(quantization, path, "kv_a_proj_with_mqa", hidden, down),
         )
     else:
-        queries = (
+        compressed = (
             Linear(
                 "fused_qkv_a_proj",
                 TensorClass.ATTENTION,
@@ -74,6 +77,13 @@ def latent_attention(
                 Split.REPLICATED,
                 scheme=quantization.linear(f"{path}.q_a_proj", f"{path}.kv_a_proj_with_mqa"),
             ),
+        )
+        apart = (
+            blocks.replicated(quantization, path, "q_a_proj", hidden, latent.query_rank),
+            blocks.replicated(quantization, path, "kv_a_proj_with_mqa", hidden, down),
+        )
+        queries = (
+            *(compressed if fused else apart),
             blocks.norm("q_a_layernorm", latent.query_rank),
             blocks.column(quantization, path, "q_b_proj", latent.query_rank, keys),
         )

@@ -1,6 +1,6 @@
-"""DeepSeek V1 to V3.2, Kimi K2, GLM-5, GLM-4 MoE Lite, Mistral Large 3: latent attention over fine-grained experts.
+"""DeepSeek V1 to V3.2, Kimi K2, GLM-5, GLM-4 MoE Lite, Mistral Large 3, A.X K1: latent attention over fine experts.
 
-Source: vLLM 0.33 `model_executor/models/deepseek_v2.py`, `glm4_moe_lite.py`, `models/deepseek_v32`.
+Source: vLLM 0.33 `model_executor/models/deepseek_v2.py`, `glm4_moe_lite.py`, `AXK1.py`, `models/deepseek_v32`.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,7 +80,17 @@ GLM_LITE: Mapping[str, Any] = {
     "qk_nope_head_dim": 192,
     "max_position_embeddings": 202752,
 }
+AX_K1: Mapping[str, Any] = {
+    **V3,
+    "vocab_size": 163840,
+    "num_attention_heads": 64,
+    "n_routed_experts": 192,
+    "first_k_dense_replace": 1,
+    "max_position_embeddings": 32768,
+    "topk_method": "noaux_tc",
+}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "axk1": AX_K1,
     "deepseek": {},
     "deepseek_v2": V2,
     "deepseek_v3": V3,
@@ -94,19 +104,24 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Expert layers of one model: where they are and how wide."""
+    """Expert layers of one model: which they are and how wide."""
 
     count: int
     active: int
     width: int
     shared_width: int
     corrected: bool
-    first: int
-    every: int
+    layers: frozenset[int]
 
     def at(self, index: int) -> bool:
         """Whether the layer at `index` has experts."""
-        return self.count > 0 and index >= self.first and index % self.every == 0
+        return index in self.layers
+
+
+def periodic(layers: int, first: int, every: int, *, aligned: bool = False) -> frozenset[int]:
+    """Layers from `first` on whose index is a multiple of `every`, counted from `first` if `aligned`."""
+    offset = first if aligned else 0
+    return frozenset(index for index in range(first, layers) if (index - offset) % every == 0)
 
 
 def read_latent(text: Fields) -> Latent:
@@ -121,7 +136,16 @@ def read_latent(text: Fields) -> Latent:
     )
 
 
-def read_experts(text: Fields, *, corrected: bool = False) -> Experts:
+def expert_layers(text: Fields, *, listed: bool) -> frozenset[int]:
+    """Layers with experts: by `mlp_layer_types` where the class reads it (`listed`) and it is given, else by period."""
+    layers = text.layers("num_hidden_layers")
+    kinds = text.texts("mlp_layer_types") if listed else None
+    if kinds is not None:
+        return frozenset(index for index, kind in enumerate(kinds[:layers]) if kind == "sparse")
+    return periodic(layers, text.integer("first_k_dense_replace", minimum=0), text.integer("moe_layer_freq", default=1))
+
+
+def read_experts(text: Fields, *, corrected: bool = False, listed: bool = False) -> Experts:
     """Expert layers; none where `n_routed_experts` is null. `corrected` classes always have a routing bias."""
     count = nullable(text, "n_routed_experts", None) or 0
     width = text.integer("moe_intermediate_size") if count else 0
@@ -131,8 +155,7 @@ def read_experts(text: Fields, *, corrected: bool = False) -> Experts:
         width=width,
         shared_width=width * text.integer("n_shared_experts", default=0, minimum=0),
         corrected=text.text("topk_method", default="") == "noaux_tc" or corrected,
-        first=text.integer("first_k_dense_replace", minimum=0) if count else 0,
-        every=text.integer("moe_layer_freq", default=1),
+        layers=expert_layers(text, listed=listed) if count else frozenset(),
     )
 
 
@@ -213,6 +236,8 @@ def read_deepseek(
     head: str = "lm_head",
     tower: tuple[Module, ...] = (),
     float32_router: bool = False,
+    listed: bool = False,
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm"),
     shared_whole: Whole = Whole.TOKENS_SPLIT,
     dense_whole: Whole = Whole.NEVER,
 ) -> ModelShape:
@@ -226,6 +251,10 @@ def read_deepseek(
         Weights of a vision tower in front.
     float32_router : bool
         Whether routers are kept in float32, always with a routing bias.
+    listed : bool
+        Whether the class reads which layers have experts from `mlp_layer_types`.
+    norms : tuple of str
+        Norms of a layer.
     shared_whole, dense_whole : Whole
         When shared experts and dense layers are held whole.
     """
@@ -236,7 +265,7 @@ def read_deepseek(
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     plain = source.model_type == "deepseek"
-    experts = read_experts(text, corrected=float32_router)
+    experts = read_experts(text, corrected=float32_router, listed=listed)
     dense_width = text.integer("intermediate_size")
     sparse = not plain and text.optional_integer("index_topk") is not None
     latent = None if plain else read_latent(text)
@@ -269,8 +298,7 @@ def read_deepseek(
             if experts.at(number)
             else blocks.gated_mlp(quantization, f"{path}.mlp", hidden, dense_width, whole=dense_whole)
         )
-        norms = (blocks.norm("input_layernorm", hidden), blocks.norm("post_attention_layernorm", hidden))
-        return LayerShape(caches, (*attention, *mlp, *norms))
+        return LayerShape(caches, (*attention, *mlp, *(blocks.norm(name, hidden) for name in norms)))
 
     if latent is None:
         heads = text.integer("num_attention_heads")
@@ -315,7 +343,14 @@ def read_glm_lite(source: Source) -> ModelShape:
     return read_deepseek(source, float32_router=True, shared_whole=Whole.NEVER)
 
 
+def read_ax_k1(source: Source) -> ModelShape:
+    """A.X K1: a norm after each MLP too."""
+    norms = ("input_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+    return read_deepseek(source, listed=True, norms=norms)
+
+
 READERS = {
+    "AXK1ForCausalLM": read_ax_k1,
     "DeepseekForCausalLM": read_deepseek,
     "DeepseekV2ForCausalLM": read_deepseek,
     "DeepseekV3ForCausalLM": read_deepseek,

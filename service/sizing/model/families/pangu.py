@@ -5,7 +5,7 @@ Source: vLLM 0.33 `model_executor/models/openpangu.py`.
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends
-from service.sizing.model.families.deepseek import Experts, expert_layer, read_latent
+from service.sizing.model.families.deepseek import Experts, expert_layer, periodic, read_latent
 from service.sizing.model.latent import latent_attention, latent_cache, nullable
 from service.sizing.model.shape import LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import Source
@@ -21,6 +21,7 @@ def read_pangu(source: Source) -> ModelShape:
         raise source.refuse(*(absent or ["param_sink_number"]), because="attention other than latent is not known")
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     width, latent = text.integer("intermediate_size"), read_latent(text)
+    layers = text.layers("num_hidden_layers")
     count = nullable(text, "n_routed_experts", None) or 0
     expert_width = text.integer("moe_intermediate_size") if count else 0
     experts = Experts(
@@ -29,13 +30,11 @@ def read_pangu(source: Source) -> ModelShape:
         width=expert_width,
         shared_width=expert_width * text.integer("n_shared_experts", default=0, minimum=0),
         corrected=text.flag("router_enable_expert_bias", default=False),
-        first=text.integer("first_k_dense_replace", minimum=0) if count else 0,
-        every=1,
+        layers=periodic(layers, text.integer("first_k_dense_replace", minimum=0), 1) if count else frozenset(),
     )
     norms = ("input_layernorm", "post_attention_layernorm")
     if text.flag("sandwich_norm", default=False):
         norms += ("pre_mlp_layernorm", "post_mlp_layernorm")
-    layers = text.layers("num_hidden_layers")
 
     def layer(index: int) -> LayerShape:
         path = f"model.layers.{index}"
