@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, flags, plans, system, topology
+from service.api import catalogue, compare, flags, plans, system, topology
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -17,13 +17,14 @@ from service.api.reading import MAX_BODY_BYTES
 from service.catalogue.snapshot import Snapshot
 from service.settings import Settings
 from service.storage.catalogue import load_snapshot
-from service.storage.engine import Engine, create_engine
+from service.storage.engine import Engine, create_engine, transaction
 from service.storage.listen import follow
-from service.telemetry import CATALOGUE_REVISION, Telemetry, metrics
+from service.telemetry import CATALOGUE_REVISION, metrics
 from service.web import docs
 
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
+    *compare.OPERATIONS,
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
@@ -59,10 +60,20 @@ def build_app(settings: Settings) -> Litestar:
         engine = create_engine(settings)
         app.state.engine = engine
         app.state.snapshot = await asyncio.to_thread(_load, engine)
+        CATALOGUE_REVISION.set(app.state.snapshot.revision)
+
+        async def refresh() -> None:
+            held: Snapshot = app.state.snapshot
+            fresh = (await asyncio.to_thread(_load, engine)).keeping(held)
+            # Another load may have ended meanwhile, and a revision never goes back.
+            if fresh.revision > app.state.snapshot.revision:
+                app.state.snapshot = fresh
+                CATALOGUE_REVISION.set(fresh.revision)
 
         async def changed(_: int) -> None:
-            app.state.snapshot = await asyncio.to_thread(_load, engine)
+            await refresh()
 
+        app.state.refresh = refresh
         assert settings.database_url is not None
         following = asyncio.create_task(follow(settings.database_url, changed, app.state.snapshot.revision))
         try:
@@ -88,7 +99,6 @@ def build_app(settings: Settings) -> Litestar:
     return Litestar(
         route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(contract)],
         lifespan=[lifespan],
-        middleware=[Telemetry()],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=None,
         request_max_body_size=MAX_BODY_BYTES * 8,
@@ -97,7 +107,5 @@ def build_app(settings: Settings) -> Litestar:
 
 
 def _load(engine: Engine) -> Snapshot:
-    with engine.connect() as connection:
-        snapshot = load_snapshot(connection)
-    CATALOGUE_REVISION.set(snapshot.revision)
-    return snapshot
+    with transaction(engine) as connection:
+        return load_snapshot(connection)

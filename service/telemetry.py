@@ -12,7 +12,6 @@ from typing import Any, cast
 import structlog
 from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
-from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -77,17 +76,22 @@ def metrics() -> tuple[bytes, str]:
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-class Telemetry(ASGIMiddleware):
-    """Gives each request an identifier, counts and times it, and logs it.
+class Telemetry:
+    """Wraps the whole application: gives each request an identifier, counts and times it, and logs it.
 
     Faults of ours are logged as errors, refused and slow requests at `info`, others at `debug`. A caller's
-    `X-Request-ID` is kept where it is short and plain; the response carries it back.
+    `X-Request-ID` is kept where it is short and plain; the response carries it back. It stands outside the
+    framework, whose own middleware does not see requests for paths that do not exist.
     """
 
-    scopes = (ScopeType.HTTP,)
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on and note how it went."""
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
         began = time.perf_counter()
         request_id = _request_id(scope)
         status = 500
@@ -101,7 +105,7 @@ class Telemetry(ASGIMiddleware):
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                await next_app(scope, receive, send_with_id)
+                await self._app(scope, receive, send_with_id)
             finally:
                 _note(cast("Mapping[str, Any]", scope), status, time.perf_counter() - began)
 

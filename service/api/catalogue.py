@@ -101,11 +101,6 @@ class ModelPage:
 
 def gpu_view(record: GpuRecord, snapshot: Snapshot) -> GpuView:
     """A GPU with its sources spelled out."""
-    titles = snapshot.source_titles
-
-    def spelled(keys: str) -> str:
-        return "; ".join(titles.get(key.strip(), key.strip()) for key in keys.split(","))
-
     return GpuView(
         slug=record.slug,
         name=record.name,
@@ -120,11 +115,11 @@ def gpu_view(record: GpuRecord, snapshot: Snapshot) -> GpuView:
         has_rules=record.has_rules,
         vllm_support=record.vllm_support,
         figures=tuple(
-            FigureView(name, FIGURES[name], figure.value, spelled(figure.source), figure.level.value)
+            FigureView(name, FIGURES[name], figure.value, snapshot.spelled_out(figure.source), figure.level.value)
             for name, figure in record.figures.items()
         ),
         disagreements=tuple(
-            f"{entry.figure}: {entry.value:g} ({spelled(entry.source)})" for entry in record.disagreements
+            f"{entry.figure}: {entry.value:g} ({snapshot.spelled_out(entry.source)})" for entry in record.disagreements
         ),
         notes=record.notes,
         as_of=record.as_of.isoformat(),

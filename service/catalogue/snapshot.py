@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -80,6 +80,13 @@ class Snapshot:
             With the nearest names.
         """
         return _find("model", name, self._models_by_name, lambda record: record.name)
+
+    def keeping(self, earlier: "Snapshot") -> "Snapshot":
+        """This catalogue with the records of an earlier one where they are equal, and so with what was read of them."""
+        held = {model.name: model for model in earlier.models}
+        same = (held.get(model.name) for model in self.models)
+        models = tuple(old if old == new else new for old, new in zip(same, self.models, strict=True))
+        return replace(self, models=models)
 
     @cached_property
     def source_titles(self) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from service.settings import Settings, StartupError
 from service.storage import provision
 
 if TYPE_CHECKING:
-    from litestar import Litestar
+    from service.telemetry import Telemetry
 
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 KILL_AFTER_S = 10
@@ -74,8 +74,8 @@ def shared_metrics(settings: Settings) -> Generator[None]:
         yield
 
 
-def serve(settings: Settings) -> int:
-    """Run the workers until a signal; their exit status."""
+def serve(settings: Settings, target: str = "service.cli.serve:application") -> int:
+    """Run the workers of a target until a signal; their exit status."""
     from granian.constants import Interfaces
     from granian.log import LogLevels
     from granian.server import Server
@@ -85,7 +85,7 @@ def serve(settings: Settings) -> int:
         importlib.import_module("service.app")
 
     server = Server(
-        "service.cli.serve:application",
+        target,
         address=settings.host,
         port=settings.port,
         workers=settings.workers,
@@ -106,10 +106,10 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-def application() -> "Litestar":
+def application() -> "Telemetry":
     """The service in a worker process."""
     from service.app import build_app
-    from service.telemetry import configure_logging
+    from service.telemetry import Telemetry, configure_logging
 
     # A process group of its own: Ctrl-C reaches the parent alone, which then stops the workers in order.
     os.setpgid(0, 0)
@@ -117,7 +117,7 @@ def application() -> "Litestar":
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     settings = Settings.from_environment()
     configure_logging(settings.log_level, settings.log_format)
-    return build_app(settings)
+    return Telemetry(build_app(settings))
 
 
 def _end(*_: object) -> None:

@@ -110,6 +110,17 @@ def revision_on(connection: sa.Connection, moment: datetime) -> int:
     return connection.scalar(sa.select(newest).where(catalogue_revisions.c.created_at <= moment)) or 0
 
 
+def read_rows(
+    connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElement[bool]
+) -> dict[tuple[Any, ...], Any]:
+    """Records of one kind by their keys, in their order."""
+    table = mapper.table.table
+    columns = [column for column in table.c if column.name not in BOOKKEEPING]
+    order = [table.c[column] for column in mapper.table.key]
+    rows = cast("Sequence[Row]", connection.execute(sa.select(*columns).where(where).order_by(*order)).mappings().all())
+    return {mapper.key(row): mapper.from_row(row) for row in rows}
+
+
 def load_snapshot(connection: sa.Connection, revision: int | None = None) -> Snapshot:
     """The catalogue as of a revision (None: the newest).
 
@@ -117,7 +128,7 @@ def load_snapshot(connection: sa.Connection, revision: int | None = None) -> Sna
     """
     if revision is None:
         revision = current_revision(connection)
-    records = {mapper.kind: _rows(connection, mapper, mapper.table.at(revision)) for mapper in MAPPERS}
+    records = {mapper.kind: read_rows(connection, mapper, mapper.table.at(revision)) for mapper in MAPPERS}
     return _snapshot(revision, records)
 
 
@@ -146,7 +157,7 @@ def publish(connection: sa.Connection, records: Iterable[object], *, author: str
     """
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITER_LOCK)))
     revision = current_revision(connection)
-    held = {mapper.kind: _rows(connection, mapper, mapper.table.current) for mapper in MAPPERS}
+    held = {mapper.kind: read_rows(connection, mapper, mapper.table.current) for mapper in MAPPERS}
     fresh: dict[type, dict[tuple[Any, ...], Any]] = {mapper.kind: {} for mapper in MAPPERS}
     for record in records:
         key = _mapper(record).key(_mapper(record).to_row(record))
@@ -168,14 +179,6 @@ def publish(connection: sa.Connection, records: Iterable[object], *, author: str
 
 def _mapper(record: object) -> Mapper[Any]:
     return next(mapper for mapper in MAPPERS if mapper.kind is type(record))
-
-
-def _rows(connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElement[bool]) -> dict[tuple[Any, ...], Any]:
-    table = mapper.table.table
-    columns = [column for column in table.c if column.name not in BOOKKEEPING]
-    order = [table.c[column] for column in mapper.table.key]
-    rows = cast("Sequence[Row]", connection.execute(sa.select(*columns).where(where).order_by(*order)).mappings().all())
-    return {mapper.key(row): mapper.from_row(row) for row in rows}
 
 
 def _write(

@@ -4,10 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from service.sizing.errors import SizingError
 from service.sizing.model.quantization import requantise
@@ -28,6 +28,31 @@ def config_sha256(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()
 
 
+def unkept_text(value: object, path: str = "") -> str | None:
+    """Where a JSON value holds text that no database keeps: a NUL, or half of a surrogate pair; None: nowhere.
+
+    Given as a dotted path under `path`.
+    """
+    match value:
+        case str():
+            return path if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value) else None
+        case Mapping():
+            members = cast("Mapping[str, object]", value).items()
+            return next(
+                (
+                    found
+                    for key, item in members
+                    if (found := unkept_text(key, path) or unkept_text(item, f"{path}.{key}"))
+                ),
+                None,
+            )
+        case list():
+            items = enumerate(cast("list[object]", value))
+            return next((found for index, item in items if (found := unkept_text(item, f"{path}.{index}"))), None)
+        case _:
+            return None
+
+
 def read_at(
     name: str, config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None, precision: str
 ) -> ModelShape:
@@ -44,9 +69,9 @@ def read_at(
     return read_model(name, quantised, hf_quant_config if precision == "checkpoint" else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelRecord:
-    """A model of the catalogue.
+    """A model of the catalogue; equal to another whose files are the same JSON, to the spelling of their numbers.
 
     Attributes
     ----------
@@ -82,17 +107,44 @@ class ModelRecord:
     fidelity: str
     source: str
     as_of: date
-    reader_version: int = field(default=READER_VERSION, compare=False)
+    reader_version: int = READER_VERSION
     revision: str | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 200:
             raise ValueError(f"{self.name!r} is not a model's name; it takes owner/name, up to 200 characters")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelRecord) and self._compared == other._compared
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.sha256))
+
+    @property
+    def _compared(self) -> tuple[object, ...]:
+        origin = (self.fidelity, self.source, self.as_of, self.revision)
+        return (self.name, *self._files, self.weights_bytes, *origin)
+
+    @cached_property
+    def _files(self) -> tuple[str, str]:
+        return self.sha256, canonical_json(self.hf_quant_config)
+
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the configuration's canonical JSON."""
         return config_sha256(self.config)
+
+    def succeeded_by(self, given: "ModelRecord") -> "ModelRecord":
+        """What to hold once a newer record of this model is given: this very one where both are sized alike.
+
+        The name stays as it was first written, and a size of the weights that is not given anew stays with the
+        configuration it was given for.
+        """
+        same = self._files == given._files
+        weights_bytes = given.weights_bytes or (self.weights_bytes if same else None)
+        if same and weights_bytes == self.weights_bytes:
+            return self
+        return replace(given, name=self.name, weights_bytes=weights_bytes)
 
     @cached_property
     def reading(self) -> ModelShape | SizingError:
