@@ -34,6 +34,12 @@ ROUTER_KERNEL_MAJORS = (9, 10)
 """Compute capability majors with the engine's router kernels (vLLM 0.33 `fused_moe/router/gate_linear.py`)."""
 
 
+@lru_cache(maxsize=4096)
+def one_copy(layout: Layout) -> Layout:
+    """The layout of a single copy."""
+    return replace(layout, data_parallel_size=1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
     """What a layout is on a GPU under the engine's rules, whatever is asked of it."""
@@ -45,7 +51,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
-    """One copy of a layout with its memory divided, for conversations of one length.
+    """One copy of a layout with its memory divided.
 
     Attributes
     ----------
@@ -57,12 +63,10 @@ class Settled:
         Bytes left for the cache on each stage, at the centre and at the pessimistic end of the working space.
     printed : CachePlan
         The cache as the engine prints it, at the centre.
-    safe_blocks : int
-        Blocks at the pessimistic end.
+    safe_blocks, safe_length : int
+        Blocks and longest context at the pessimistic end.
     tight : int
         The stage with the fewest blocks.
-    kept_blocks : int
-        Blocks one conversation keeps.
     """
 
     options: EngineOptions
@@ -73,18 +77,8 @@ class Settled:
     safe_rooms: tuple[int, ...]
     printed: CachePlan
     safe_blocks: int
+    safe_length: int
     tight: int
-    kept_blocks: int
-
-    @property
-    def held(self) -> int:
-        """Conversations that fit; a model that keeps no cache holds what the engine runs at once."""
-        return self.safe_blocks // self.kept_blocks if self.kept_blocks else self.fitted.cache.defaults.max_num_seqs
-
-    @property
-    def conversation_bytes(self) -> int:
-        """Bytes of one conversation on a GPU of the tight stage."""
-        return self.kept_blocks * self.fitted.cache.block_bytes[self.tight]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +91,10 @@ class Feasible:
         One copy.
     sequences : int
         Conversations of one copy.
+    conversation_bytes : int
+        What one conversation keeps on a GPU of the tight stage.
+    held : int
+        Conversations that fit in one copy, at the pessimistic end.
     step_ms : float
         Time of one decode step at the workload's concurrency, by the roofline.
     warnings : tuple of str
@@ -108,18 +106,20 @@ class Feasible:
     layout: Layout
     settled: Settled
     sequences: int
+    conversation_bytes: int
+    held: int
     step_ms: float
     warnings: tuple[str, ...]
 
     @property
     def needed_bytes(self) -> int:
         """What the conversations of a copy keep on a GPU of the tight stage."""
-        return self.sequences * self.settled.conversation_bytes
+        return self.sequences * self.conversation_bytes
 
     @property
     def capacity(self) -> int:
         """Conversations that fit over all copies, at the pessimistic end."""
-        return self.settled.held * self.layout.data_parallel_size
+        return self.held * self.layout.data_parallel_size
 
     @property
     def tokens_per_second(self) -> float:
@@ -203,18 +203,31 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             fix=f"ask for at most {longest} tokens",
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
-    copy = layout if model.experts else replace(layout, data_parallel_size=1)
+    copy = layout if model.experts else one_copy(layout)
     options, warnings = _with_sequences(question.engine, model, copy, gpu, sequences)
-    settled = settle(model, copy, gpu, link, options, question.assumptions, workload.context_tokens)
+    context = workload.context_tokens
+    beyond = context if context > model.default_context_tokens else 0
+    settled = settle(model, copy, gpu, link, options, question.assumptions, beyond)
     if isinstance(settled, Refusal):
         return settled
-    if settled.held < sequences:
+    cache, room = settled.fitted.cache, max(0, settled.safe_rooms[settled.tight])
+    if context > settled.safe_length:
         return Refusal(
             "cache_too_small",
-            f"{sequences} conversations of {workload.context_tokens} tokens need "
-            f"{gib(sequences * settled.conversation_bytes)} GiB of cache on each GPU; "
-            f"{gib(max(0, settled.safe_rooms[settled.tight]))} GiB are left, which hold {settled.held}",
-            fix=f"ask for {settled.held * layout.data_parallel_size} conversations or fewer" if settled.held else None,
+            f"one conversation of {context} tokens does not fit in the {gib(room)} GiB left for the cache; "
+            f"{settled.safe_length} tokens do",
+            fix=f"ask for at most {settled.safe_length} tokens" if settled.safe_length else None,
+        )
+    kept = cache.conversation_blocks(context)
+    conversation_bytes = kept * cache.block_bytes[settled.tight]
+    # A model that keeps no cache holds what the engine runs at once.
+    held = settled.safe_blocks // kept if kept else cache.defaults.max_num_seqs
+    if held < sequences:
+        return Refusal(
+            "cache_too_small",
+            f"{sequences} conversations of {context} tokens need {gib(sequences * conversation_bytes)} GiB of cache on "
+            f"each GPU; {gib(room)} GiB are left, which hold {held}",
+            fix=f"ask for {held * layout.data_parallel_size} conversations or fewer" if held else None,
         )
     mean = max(1, workload.prompt_tokens + workload.output_tokens // 2)
     return Feasible(
@@ -223,6 +236,8 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         layout=layout,
         settled=settled,
         sequences=sequences,
+        conversation_bytes=conversation_bytes,
+        held=held,
         step_ms=step_ms(
             model,
             copy,
@@ -230,9 +245,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             link,
             machine.gpus_per_node,
             sequences=sequences,
-            cached_bytes=tuple(
-                settled.fitted.cache.conversation_bytes(mean, stage) for stage in range(layout.pipeline_parallel_size)
-            ),
+            cached_bytes=tuple(cache.conversation_blocks(mean) * block for block in cache.block_bytes),
             bandwidth_fraction=question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
         ),
         warnings=warnings,
@@ -277,11 +290,15 @@ def settle(
     link: Link,
     options: EngineOptions,
     assumed: Assumptions,
-    context_tokens: int,
+    beyond: int,
     *,
     lowered: bool = False,
 ) -> Settled | Refusal:
-    """Divide the memory of one copy; `lowered` says that the sequences were lowered to the state blocks already."""
+    """Divide the memory of one copy, whatever conversations it is to hold.
+
+    `beyond` is a conversation longer than the engine's own limit, which must then be raised (0: none); `lowered` says
+    that the sequences were lowered to the state blocks already.
+    """
     fitted = fit(model, layout, gpu, link, options)
     if isinstance(fitted, Refusal):
         return fitted
@@ -294,7 +311,7 @@ def settle(
     if isinstance(rooms, Refusal):
         return rooms
     central, safe = rooms
-    length = _settled_length(options, fitted.cache, safe, context_tokens)
+    length = _settled_length(options, fitted.cache, safe, beyond)
     if isinstance(length, Refusal):
         return length
     cache = fitted.cache
@@ -312,7 +329,7 @@ def settle(
         if options.max_num_seqs is not None or lowered:
             return refusal
         fewer = replace(options, max_num_seqs=safe_plan.num_blocks)
-        return settle(model, layout, gpu, link, fewer, assumed, context_tokens, lowered=True)
+        return settle(model, layout, gpu, link, fewer, assumed, beyond, lowered=True)
     blocks = [room // block if block else 0 for room, block in zip(safe, cache.block_bytes, strict=True)]
     return Settled(
         options=options,
@@ -323,8 +340,8 @@ def settle(
         safe_rooms=safe,
         printed=printed,
         safe_blocks=safe_plan.num_blocks,
+        safe_length=safe_plan.max_model_len,
         tight=blocks.index(min(blocks)),
-        kept_blocks=cache.conversation_blocks(context_tokens),
     )
 
 
@@ -363,26 +380,23 @@ def _with_context(
 
 
 def _settled_length(
-    options: EngineOptions, cache: CacheLayout, safe_rooms: tuple[int, ...], wanted: int
+    options: EngineOptions, cache: CacheLayout, safe_rooms: tuple[int, ...], beyond: int
 ) -> int | Refusal:
     """The longest context to serve.
 
-    A given length is taken as it is (the planner judges it). Without one, the engine's own if a request of it fits or
-    the cache memory was given; else the longest that fits, if the workload's conversations are no longer.
+    A given length is taken as it is (the planner judges it). Without one, the engine's own, or a longer conversation's,
+    if a request of it fits or the cache memory was given; else the longest that fits.
     """
     own = cache.defaults.max_model_len
     if cache.auto_fit or options.max_model_len is not None:
         return own
     if options.kv_cache_memory_bytes is not None:
-        return max(own, wanted)
+        return max(own, beyond)
     longest = largest_context(cache, safe_rooms)
     if longest == own:
-        return max(own, wanted)
-    if longest >= wanted:
+        return max(own, beyond)
+    if longest:
         return longest
     return Refusal(
-        "cache_too_small",
-        f"one conversation of {wanted} tokens does not fit in the {gib(min(safe_rooms))} GiB left for the cache; "
-        f"{longest} tokens do",
-        fix=f"ask for at most {longest} tokens" if longest else None,
+        "cache_too_small", f"the {gib(max(0, min(safe_rooms)))} GiB left for the cache do not hold a single token"
     )
