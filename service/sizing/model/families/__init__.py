@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from service.sizing.model.families import (
     bailing_hybrid,
+    bamba,
     cohere,
     deci,
     deepseek,
@@ -30,6 +31,7 @@ from service.sizing.model.families import (
     mamba,
     minicpm,
     minimax_m3,
+    minimax_text,
     nemotron_h,
     olmo_hybrid,
     pangu,
@@ -46,6 +48,7 @@ from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
     **bailing_hybrid.READERS,
+    **bamba.READERS,
     **cohere.READERS,
     **deci.READERS,
     **deepseek.READERS,
@@ -72,6 +75,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **mamba.READERS,
     **minicpm.READERS,
     **minimax_m3.READERS,
+    **minimax_text.READERS,
     **nemotron_h.READERS,
     **olmo_hybrid.READERS,
     **pangu.READERS,

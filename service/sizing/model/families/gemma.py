@@ -9,7 +9,7 @@ from typing import Any
 
 from service.sizing.model.families.dense import ATTENTION_BIAS, EVERYWHERE, NORMALISER
 from service.sizing.model.families.llama import HeadNorms, Recipe, read, table_buffer
-from service.sizing.model.families.multimodal import behind, tower_config
+from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, Units
 from service.sizing.model.resolution import without_head
@@ -157,5 +157,5 @@ READERS = {
     "Gemma3TextModel": read_gemma3_encoder,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
-    "Gemma3ForConditionalGeneration": behind(gemma3_tower, read_gemma3, tied=True, image_prefix=True),
+    "Gemma3ForConditionalGeneration": behind(gemma3_tower, read_gemma3, tied=Tied.ROOT_ELSE_TIED, image_prefix=True),
 }

@@ -11,7 +11,7 @@ from service.sizing.model import blocks
 from service.sizing.model.assembly import Ends, assemble, build_layers, counted_kinds, ends, layer_kinds
 from service.sizing.model.families.gemma import rotary_tables
 from service.sizing.model.families.gemma4 import SHARED_SCALES, layer_input_modules, per_layer_inputs
-from service.sizing.model.families.multimodal import behind, tower_config
+from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape
@@ -164,5 +164,5 @@ def towers(source: Source) -> tuple[Module, ...]:
 
 READERS = {
     "Gemma3nForCausalLM": read_gemma3n,
-    "Gemma3nForConditionalGeneration": behind(towers, read_gemma3n, tied=True),
+    "Gemma3nForConditionalGeneration": behind(towers, read_gemma3n, tied=Tied.ROOT_ELSE_TIED),
 }

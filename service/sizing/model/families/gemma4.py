@@ -10,7 +10,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, counted_kinds, ends, layer_kinds
-from service.sizing.model.families.multimodal import behind
+from service.sizing.model.families.multimodal import Tied, behind
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Embedding, Module, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
@@ -312,7 +312,7 @@ def read_unified(source: Source) -> ModelShape:
     if vision is None:
         raise source.invalid("vision_config", "vision_config is missing: the engine builds no Gemma 4 without one")
     hidden = source.text.integer("hidden_size", default=DEFAULTS["hidden_size"])
-    model = with_video(behind(lambda _: (), read_gemma4, tied=True)(source), vision)
+    model = with_video(behind(lambda _: (), read_gemma4, tied=Tied.ROOT_ELSE_TIED)(source), vision)
     return replace(
         model, every_stage=(*model.every_stage, *unified_embedders(source.quantization, vision, audio, hidden))
     )
@@ -320,7 +320,7 @@ def read_unified(source: Source) -> ModelShape:
 
 def read_multimodal(source: Source) -> ModelShape:
     """Gemma 4 behind its towers."""
-    model = behind(towers, read_gemma4, tied=True)(source)
+    model = behind(towers, read_gemma4, tied=Tied.ROOT_ELSE_TIED)(source)
     return with_video(model, source.root.child("vision_config"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends
-from service.sizing.model.families.multimodal import behind, tower_config
+from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.modules import Module, TensorClass, Units, Whole
 from service.sizing.model.rope import rotary_table
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape
@@ -125,5 +125,5 @@ def tower(source: Source) -> tuple[Module, ...]:
 
 READERS = {
     "Llama4ForCausalLM": read_llama4,
-    "Llama4ForConditionalGeneration": behind(tower, read_llama4, tied=False),
+    "Llama4ForConditionalGeneration": behind(tower, read_llama4, tied=Tied.ROOT_ELSE_SEPARATE),
 }

@@ -5,6 +5,7 @@ Source: vLLM 0.33 `config/vllm.py: with_hf_config`, `model_executor/models/inter
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module
@@ -19,24 +20,40 @@ def tower_config(source: Source, name: str = "vision_config") -> Fields:
     return source.root.child(name) or Fields({}, name)
 
 
-def tied_by_root(source: Source, default: bool | None) -> Source:
-    """The configuration with the root's word on a tied head in the text part, as the engine copies it there.
+class Tied(StrEnum):
+    """Which part of a multimodal configuration says whether the head is the embedding.
 
-    `default` is what the root's class fills in; None: the class has no such field, and the text part decides alone
-    unless the root names one.
+    The engine copies the root's word into the text part where the root's class (transformers 5.20) has the field, which
+    then is true (`ROOT_ELSE_TIED`) or false (`ROOT_ELSE_SEPARATE`) unless named. With `EITHER` one true of the two is
+    enough. Under `ROOT_WITH_CLASS` the root's word counts only where the text part names its class.
     """
+
+    ROOT_ELSE_TIED = "root_else_tied"
+    ROOT_ELSE_SEPARATE = "root_else_separate"
+    EITHER = "either"
+    ROOT_WITH_CLASS = "root_with_class"
+
+
+def with_tie(source: Source, tied: Tied) -> Source:
+    """The configuration with the word that counts in the text part."""
     root = source.root
-    if root is source.text or (default is None and "tie_word_embeddings" not in root):
+    if root is source.text:
         return source
-    return source.overridden({"tie_word_embeddings": root.flag("tie_word_embeddings", default=bool(default))})
+    if tied is Tied.ROOT_WITH_CLASS and "architectures" not in source.text:
+        return source.overridden({"tie_word_embeddings": source.text.flag("tie_word_embeddings", default=False)})
+    value = root.flag("tie_word_embeddings", default=tied is Tied.ROOT_ELSE_TIED)
+    if tied is Tied.EITHER and not value:
+        value = source.text.flag("tie_word_embeddings", default=False)
+    return source.overridden({"tie_word_embeddings": value})
 
 
 def behind(
     tower: Tower,
     language: Callable[[Source], ModelShape],
     *,
-    tied: bool | None,
+    tied: Tied,
     image_prefix: bool = False,
+    beside: Tower | None = None,
 ) -> Callable[[Source], ModelShape]:
     """A reader of a language model behind a tower, which the first stage holds.
 
@@ -46,16 +63,21 @@ def behind(
         Weights of towers and projectors.
     language : callable
         Reader of the language model.
-    tied : bool or None
-        Whether the head is the embedding where the root of the configuration does not say (see `tied_by_root`).
+    tied : Tied
+        What decides whether the head is the embedding.
     image_prefix : bool
         Whether the tokens of an image attend to each other both ways.
+    beside : callable, optional
+        Further weights, which every stage holds.
     """
 
     def read(source: Source) -> ModelShape:
-        model = language(tied_by_root(source, tied))
+        model = language(with_tie(source, tied))
         return replace(
-            model, first_stage=model.first_stage + tower(source), image_prefix=image_prefix or model.image_prefix
+            model,
+            first_stage=model.first_stage + tower(source),
+            every_stage=model.every_stage + (beside(source) if beside else ()),
+            image_prefix=image_prefix or model.image_prefix,
         )
 
     return read

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.sizing.model.families import dense, experts
 from service.sizing.model.families.llama import Recipe, read
-from service.sizing.model.families.multimodal import Tower, behind, tower_config
+from service.sizing.model.families.multimodal import Tied, Tower, behind, tower_config
 from service.sizing.model.families.qwen3_next import VISION
 from service.sizing.model.modules import Module
 from service.sizing.model.shape import ModelShape
@@ -63,7 +63,7 @@ def decoder(source: Source, recipe: Recipe, defaults: Mapping[str, Any]) -> Mode
 
 def reader(tower: Tower, recipe: Recipe, defaults: Mapping[str, Any]) -> Any:
     """A reader of a decoder behind a tower."""
-    return behind(tower, lambda source: decoder(source, recipe, defaults), tied=False)
+    return behind(tower, lambda source: decoder(source, recipe, defaults), tied=Tied.ROOT_ELSE_SEPARATE)
 
 
 def qwen2_tower(source: Source) -> tuple[Module, ...]:

@@ -3,10 +3,36 @@
 Source: vLLM 0.33 `model_executor/models/vision.py`, `layers/linear.py`.
 """
 
-from service.sizing.model.modules import Linear, Split, Tensor, TensorClass, Units
+from service.sizing.errors import InvalidConfig
+from service.sizing.model.fields import Fields
+from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
+from service.sizing.weights import parameters
 
 TOWER, PROJECTOR = TensorClass.TOWER, TensorClass.PROJECTOR
+
+LONG_BYTES = 8
+"""Bytes of a position number (int64)."""
+
+
+def left_out(modules: tuple[Module, ...]) -> tuple[Tensor, ...]:
+    """Weights of a checkpoint that the engine does not build."""
+    count = sum(parameters(module) for module in modules)
+    return (Tensor("left_out", TOWER, (Units(count),), built=False),) if count else ()
+
+
+def even_head_size(vision: Fields, hidden: int, heads: int) -> int:
+    """Hidden size by heads.
+
+    Raises
+    ------
+    InvalidConfig
+        When the heads do not divide it.
+    """
+    if hidden % heads:
+        field = vision.named("num_attention_heads")
+        raise InvalidConfig(field, f"{field} ({heads}) must divide hidden_size ({hidden})")
+    return hidden // heads
 
 
 def tower_query_key_value(

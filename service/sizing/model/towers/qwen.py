@@ -18,6 +18,9 @@ TOWER_POSITIONS = 8192
 TOWER_ROTARY_SHARE = 2
 """One part in this many of a head of a Qwen tower is rotated."""
 
+DEEPSTACK_NORM = "deepstack_norm"
+"""Name of the norm of each merger that feeds a deep layer."""
+
 
 def qwen3_vl_tower(
     quantization: Quantization, vision: Fields, defaults: Mapping[str, Any], *, path: str = "model.visual"
@@ -31,9 +34,9 @@ def qwen3_vl_tower(
     merged = hidden * vision.integer("spatial_merge_size") ** 2
     deep = vision.integers("deepstack_visual_indexes") or []
 
-    def merger(name: str, norm: int) -> tuple[Module, ...]:
+    def merger(name: str, norm: int, norm_name: str = "norm") -> tuple[Module, ...]:
         return (
-            layer_norm("norm", norm, tensor_class=PROJECTOR),
+            layer_norm(norm_name, norm, tensor_class=PROJECTOR),
             tower_linear(
                 quantization,
                 f"{path}.{name}",
@@ -63,7 +66,7 @@ def qwen3_vl_tower(
         *merger("merger", hidden),
     ]
     for number in range(len(deep)):
-        modules += merger(f"deepstack_merger_list.{number}", merged)
+        modules += merger(f"deepstack_merger_list.{number}", merged, DEEPSTACK_NORM)
     for number in range(vision.layers("depth")):
         block = f"{path}.blocks.{number}"
         modules += (

@@ -6,11 +6,18 @@ Source: vLLM 0.33 `model_executor/models/siglip.py`, `lfm2_siglip2.py`.
 from collections.abc import Mapping
 from typing import Any
 
-from service.sizing.errors import InvalidConfig
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Split, Tensor, Units
 from service.sizing.model.quantization import NotQuantised, Quantization
-from service.sizing.model.towers.parts import TOWER, layer_norm, tower_linear, tower_query_key_value
+from service.sizing.model.towers.parts import (
+    LONG_BYTES,
+    TOWER,
+    even_head_size,
+    layer_norm,
+    left_out,
+    tower_linear,
+    tower_query_key_value,
+)
 
 SIGLIP: Mapping[str, Any] = {
     "hidden_size": 768,
@@ -25,9 +32,6 @@ SIGLIP: Mapping[str, Any] = {
 
 QUANTISED_MULTIPLE = 64
 """What a SigLIP's widths must be multiples of for its MLP to be quantised."""
-
-LONG_BYTES = 8
-"""Bytes of a position number (int64)."""
 
 SIGLIP2: Mapping[str, Any] = {
     "hidden_size": 768,
@@ -48,7 +52,7 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
     width, patch, size = (
         vision.integer("intermediate_size"),
         vision.integer("patch_size"),
-        head_size(vision, hidden, heads),
+        even_head_size(vision, hidden, heads),
     )
     modules: list[Module] = [
         Tensor("patch_embedding", TOWER, (Units(hidden),), columns=vision.integer("num_channels") * patch * patch + 1),
@@ -78,20 +82,6 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
     return (*modules, layer_norm("post_layernorm", hidden))
 
 
-def head_size(vision: Fields, hidden: int, heads: int) -> int:
-    """Hidden size by heads.
-
-    Raises
-    ------
-    InvalidConfig
-        When the heads do not divide it.
-    """
-    if hidden % heads:
-        field = vision.named("num_attention_heads")
-        raise InvalidConfig(field, f"{field} ({heads}) must divide hidden_size ({hidden})")
-    return hidden // heads
-
-
 def siglip_tower(
     quantization: Quantization,
     vision: Fields,
@@ -100,9 +90,10 @@ def siglip_tower(
     layers: int | None = None,
     final_norm: bool | None = None,
     pooling_head: bool = False,
-    grid: int | None = None,
+    numbered: bool = True,
+    any_width: bool = False,
 ) -> tuple[Module, ...]:
-    """SigLIP over images of one size.
+    """SigLIP over images of one size, and towers built like it.
 
     Parameters
     ----------
@@ -114,17 +105,19 @@ def siglip_tower(
         Whether the norm after the last layer is built; by default only with all layers.
     pooling_head : bool
         Whether the attention that pools an image into one vector is built.
-    grid : int, optional
-        Positions, where they are not those of the configuration's image size.
+    numbered : bool
+        Whether the numbers of the positions are kept.
+    any_width : bool
+        Whether an MLP of any width is quantised.
     """
     vision = vision.completed(SIGLIP)
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
     width, patch = vision.integer("intermediate_size"), vision.integer("patch_size")
-    size, depth = head_size(vision, hidden, heads), vision.layers("num_hidden_layers")
+    size, depth = even_head_size(vision, hidden, heads), vision.layers("num_hidden_layers")
     built = depth if layers is None else layers
-    positions = grid or (vision.integer("image_size") // patch) ** 2
+    positions = (vision.integer("image_size") // patch) ** 2
     narrow = hidden % QUANTISED_MULTIPLE or width % QUANTISED_MULTIPLE
-    mlp = NotQuantised() if narrow else quantization
+    mlp = NotQuantised() if narrow and not any_width else quantization
 
     def block(name: str) -> tuple[Module, ...]:
         return (
@@ -149,12 +142,15 @@ def siglip_tower(
     modules: list[Module] = [
         Tensor("patch_embedding", TOWER, (Units(hidden),), columns=vision.integer("num_channels") * patch * patch + 1),
         Tensor("position_embedding", TOWER, (Units(positions),), columns=hidden),
-        Tensor("position_ids", TOWER, (Units(positions),), element_bytes=LONG_BYTES, buffer=True),
     ]
+    if numbered:
+        modules.append(Tensor("position_ids", TOWER, (Units(positions),), element_bytes=LONG_BYTES, buffer=True))
     for number in range(built):
         modules += block(f"{path}.encoder.layers.{number}")
-    if final_norm if final_norm is not None else built == depth:
-        modules.append(layer_norm("post_layernorm", hidden))
+    norm = layer_norm("post_layernorm", hidden)
+    wanted = built == depth if final_norm is None else final_norm
+    modules += (norm,) if wanted else ()
+    rest = block("") * (depth - built)
     if pooling_head:
         modules += (
             Tensor("head.probe", TOWER, (Units(hidden),)),
@@ -162,7 +158,7 @@ def siglip_tower(
             layer_norm("head.layernorm", hidden),
             *siglip_mlp(mlp, f"{path}.head.mlp", hidden, width),
         )
-    return tuple(modules)
+    return (*modules, *left_out(rest if wanted else (*rest, norm)))
 
 
 def siglip_mlp(quantization: Quantization, path: str, hidden: int, width: int) -> tuple[Module, ...]:
