@@ -41,6 +41,7 @@ from service.sizing.model.families import (
     sarvam,
     step3,
     transformers_backend,
+    whisper,
     zamba2,
 )
 from service.sizing.model.shape import ModelShape
@@ -85,6 +86,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **qwen_vl.READERS,
     **step3.READERS,
     **transformers_backend.READERS,
+    **whisper.READERS,
     **zamba2.READERS,
 }
 """Reader of every architecture that is understood, by the engine's class name."""
