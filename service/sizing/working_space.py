@@ -13,7 +13,14 @@ from service.sizing.layouts import Layout
 from service.sizing.model.modules import Experts
 from service.sizing.model.schemes import Compute
 from service.sizing.model.shape import ModelShape
-from service.sizing.model.summary import deepstack_layers, dense_intermediate, has_tower, is_latent, routed_experts
+from service.sizing.model.summary import (
+    deepstack_layers,
+    dense_intermediate,
+    has_tower,
+    is_latent,
+    keeps_packed_cache,
+    routed_experts,
+)
 from service.sizing.quantities import GIB, round_up
 
 Release = tuple[int, ...]
@@ -66,7 +73,7 @@ class Era:
     charges_graphs : bool
         Whether an estimate of the CUDA graph pool is taken off the cache.
     expert_workspace : bool
-        Whether the expert kernels' buffers are counted.
+        Whether the expert kernels' buffers are counted; before, only those of block-quantised latent models are.
     """
 
     name: str
@@ -146,8 +153,8 @@ FROM_0_21 = Era(
     name="0.21 and later",
     measured=False,
     logit_bytes=Band(10, 14, 16),
-    # An int32 count and one mask bit (V2 model runner); nothing where it falls back to the first runner.
-    sampler_state=Band(4.125, 4.125, 4.125),
+    # An int32 count and one mask bit (V2 model runner); nothing with the first runner, which some releases still use.
+    sampler_state=Band(0, 4.125, 4.125),
     base=gib(0.15, 0.30, 0.60),
     fused={2: gib(0.4, 1.8, 2.3), 4: gib(0.45, 1.9, 2.4), 8: gib(0.7, 2.15, 2.8)},
     plain={2: gib(0.0, 0.35, 0.6), 4: gib(0.1, 0.45, 0.8), 8: gib(0.3, 0.7, 1.2)},
@@ -167,6 +174,9 @@ ERAS: tuple[tuple[Release, Era], ...] = (
 ROCM_BASE = 1.058 * GIB
 ROCM_EIGHT = 1.462 * GIB
 """What MI300X took beyond the rest, and more over eight cards."""
+
+UNMODELLED_BUFFERS = gib(0, 3, 8)
+"""Room kept for the buffers of compressed latent attention, which no formula here covers: several GiB."""
 
 FULL_GRAPH_SIZES = 51
 """CUDA graph sizes of the default capture, to which the graph terms were fitted."""
@@ -215,27 +225,41 @@ def expert_workspace(era: Era, model: ModelShape, layout: Layout, gpu: Gpu, rele
     nothing and the centre follows the kernels that were measured.
     """
     experts = routed_experts(model)
-    if experts is None or not era.expert_workspace:
+    if experts is None:
         return NOTHING
     width = experts.intermediate // layout.expert_width_ranks
     size = 2.0 * tokens * experts.active * (max(2 * width, experts.hidden) + max(width, experts.hidden))
-    if experts.scheme.bits >= 16:
-        return Band(size if era.measured else 0, size, size + 0.3 * GIB if era.measured else 1.3 * size)
-    central = size if _kernel_needs_workspace(experts, model, layout, gpu, release) else 0.0
-    return Band(0, central, max(central + 0.25 * GIB, 1.3 * size if not era.measured else 0))
+    if not _kernel_needs_workspace(era, experts, model, layout, gpu, release):
+        return Band(0, 0, max(size, 0.25 * GIB) if _may_need_workspace(era, experts, gpu) else 0.25 * GIB)
+    if not era.measured:
+        return Band(0, size, 1.3 * size)
+    return Band(size - 0.15 * GIB if experts.scheme.bits >= 16 else 0, size, size + 0.3 * GIB)
 
 
-def _kernel_needs_workspace(experts: Experts, model: ModelShape, layout: Layout, gpu: Gpu, release: Release) -> bool:
-    """Whether the kernel of quantised experts was seen to need the workspace."""
+def _may_need_workspace(era: Era, experts: Experts, gpu: Gpu) -> bool:
+    """Whether a workspace is possible though the kernels measured took none."""
+    return not era.measured or (experts.scheme.bits == 8 and not _is_blackwell(gpu))
+
+
+def _kernel_needs_workspace(
+    era: Era, experts: Experts, model: ModelShape, layout: Layout, gpu: Gpu, release: Release
+) -> bool:
+    """Whether the kernel of a model's experts was seen to need the workspace."""
     method = model.quantization or ""
+    latent_blocks = method == "fp8" and is_latent(model) and gpu.vendor is Vendor.NVIDIA
+    if not era.expert_workspace:
+        return latent_blocks and release < (0, 13)
+    if experts.scheme.bits >= 16:
+        return True
     if method.startswith("modelopt") or experts.scheme.compute is Compute.SIXTEEN_BIT or experts.scheme.bits < 8:
         return False
-    if gpu.compute_capability is not None and gpu.compute_capability[0] >= 10:
+    if method == "fp8" and layout.expert_parallel:
         return False
-    if method == "fp8":
-        before = is_latent(model) and (0, 15) <= release < (0, 17)
-        return not layout.expert_parallel and not before
-    return True
+    return not _is_blackwell(gpu) and not (latent_blocks and (0, 15) <= release < (0, 17))
+
+
+def _is_blackwell(gpu: Gpu) -> bool:
+    return gpu.compute_capability is not None and gpu.compute_capability[0] >= 10
 
 
 def collectives(era: Era, layout: Layout, gpu: Gpu, link: Link) -> Band:
@@ -243,9 +267,8 @@ def collectives(era: Era, layout: Layout, gpu: Gpu, link: Link) -> Band:
     tensor = layout.tensor_parallel_size
     if tensor == 1:
         return NOTHING
-    fused = era.fuses and link is Link.NVLINK and gpu.compute_capability is not None
-    fused = fused and gpu.compute_capability is not None and gpu.compute_capability[0] in (9, 10)
-    table = era.fused if fused else era.plain
+    major = gpu.compute_capability[0] if gpu.compute_capability else 0
+    table = era.fused if era.fuses and link is Link.NVLINK and major in (9, 10) else era.plain
     found = table[next((size for size in sorted(table) if size >= tensor), 8)]
     if tensor == 2 and link is Link.PCIE:
         # A pair over PCIe keeps no buffers of its own all-reduce.
@@ -283,6 +306,11 @@ def rocm(layout: Layout, gpu: Gpu) -> Band:
     return Band(value - 0.35 * GIB, value, value + 0.35 * GIB)
 
 
+def unmodelled(model: ModelShape) -> Band:
+    """What is set aside for kinds of attention whose buffers are not known."""
+    return UNMODELLED_BUFFERS if keeps_packed_cache(model) else NOTHING
+
+
 def working_space(
     model: ModelShape,
     layout: Layout,
@@ -315,5 +343,6 @@ def working_space(
         + collectives(era, layout, gpu, link)
         + graphs(era, model, gpu, release, graph_sizes)
         + rocm(layout, gpu)
+        + unmodelled(model)
     )
     return total + encoder(era, model, tokens) if stage == 0 else total

@@ -15,6 +15,7 @@ from service.sizing.model.shape import (
     PackedCache,
     StateCache,
 )
+from service.sizing.model.towers.qwen import DEEPSTACK_NORM
 
 TOWERS = frozenset({TensorClass.TOWER, TensorClass.PROJECTOR})
 DENSE_MLPS = frozenset({TensorClass.MLP, TensorClass.SHARED_EXPERTS})
@@ -50,9 +51,7 @@ def has_tower(model: ModelShape) -> bool:
 @lru_cache(maxsize=1024)
 def deepstack_layers(model: ModelShape) -> int:
     """Encoder layers whose features are fed to the decoder beside the last one's (0: only the last's)."""
-    names = {module.name for module in model.first_stage if "deepstack" in module.name}
-    numbers = {part for name in names for part in name.split(".") if part.isdigit()}
-    return len(numbers)
+    return sum(module.name == DEEPSTACK_NORM for module in model.first_stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +107,9 @@ def is_latent(model: ModelShape) -> bool:
 def keeps_cache(model: ModelShape) -> bool:
     """Whether any layer keeps anything between tokens (encoders do not)."""
     return any(layer.caches for layer in model.distinct)
+
+
+@lru_cache(maxsize=1024)
+def keeps_packed_cache(model: ModelShape) -> bool:
+    """Whether any layer keeps the caches of compressed attention (DeepSeek V4)."""
+    return any(isinstance(cache, PackedCache) for layer in model.distinct for cache in layer.caches)
