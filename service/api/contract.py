@@ -215,15 +215,9 @@ class PricesRequest(Contract):
 Precision = Literal["checkpoint", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
 
 
-class PlanRequest(Contract):
-    """A model, a workload and machines: what would start, hold it, and how."""
+class DeploymentRequest(Contract):
+    """What is asked of a deployment, whatever the model."""
 
-    model: ModelReference = Field(
-        description="catalogue name, or a configuration", examples=["meta-llama/Llama-3.1-70B-Instruct"]
-    )
-    precision: Precision = Field(
-        default="checkpoint", description="what the weights would be quantised to; checkpoint: as published"
-    )
     kv_cache_dtype: CacheDtype = Field(
         default="auto", description="type of the KV cache, as the engine's flag takes it", examples=["auto", "fp8"]
     )
@@ -238,6 +232,32 @@ class PlanRequest(Contract):
         default="nearest", description="whether measurements correct the predictions"
     )
     rank_by: RankBy = Field(default=RankBy.FEWEST_GPUS, description="what makes one plan better than another")
+
+
+class PlanRequest(DeploymentRequest):
+    """A model, a workload and machines: what would start, hold it, and how."""
+
+    model: ModelReference = Field(
+        description="catalogue name, or a configuration", examples=["meta-llama/Llama-3.1-70B-Instruct"]
+    )
+    precision: Precision = Field(
+        default="checkpoint", description="what the weights would be quantised to; checkpoint: as published"
+    )
+
+
+class CompareRequest(DeploymentRequest):
+    """One workload over several models, precisions, GPUs or counts."""
+
+    model: ModelReference | None = Field(
+        default=None, description="the model, where there is one", examples=["meta-llama/Llama-3.1-70B-Instruct"]
+    )
+    models: Annotated[list[ModelReference], Field(min_length=1, max_length=MAX_NAMES)] | None = Field(
+        default=None, description="several models; instead of `model`", examples=[["Qwen/Qwen3-32B"]]
+    )
+    precision: Precision = Field(default="checkpoint", description="what the weights would be quantised to")
+    precisions: Annotated[list[Precision], Field(min_length=1, max_length=8)] | None = Field(
+        default=None, description="several precisions; instead of `precision`", examples=[["fp8", "int4"]]
+    )
 
 
 REPEATED = {"gpus": "gpu", "gpu_counts": "gpu_count", "instances": "instance"}

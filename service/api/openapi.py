@@ -144,11 +144,14 @@ def _responses(operation: Operation, schemas: Mapping[str, Schema]) -> Schema:
     }
     if operation.cacheable:
         headers["ETag"] = {"description": "validator for If-None-Match", "schema": {"type": "string"}}
+    contents: Schema = {operation.media_type: content}
+    for text in operation.text_answers:
+        contents[text] = {"schema": {"type": "string"}}
     responses: Schema = {
         str(status): {
             "description": HTTPStatus(status).phrase,
             "headers": headers,
-            "content": {operation.media_type: content},
+            "content": contents,
         }
         for status in (operation.status, *operation.other_statuses)
     }

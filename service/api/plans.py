@@ -10,6 +10,7 @@ from service import RULES_VERSION
 from service.api import responding
 from service.api.contract import (
     Contract,
+    DeploymentRequest,
     HardwareRequest,
     InlineModel,
     LayoutRequest,
@@ -132,12 +133,25 @@ def question_of(asked: PlanRequest, snapshot: Snapshot) -> Question:
     Problem
         400 for contradictions and what is not built, 404 for unknown names, 409 for models not understood.
     """
-    _require_built(asked)
+    require_built(asked)
+    return question_about(shape_of(asked, snapshot), asked, machines_of(asked.hardware, snapshot), snapshot)
+
+
+def question_about(
+    model: ModelShape, asked: PlanRequest, machines: tuple[Machine, ...], snapshot: Snapshot
+) -> Question:
+    """The question that a request asks of a model and machines that were resolved already.
+
+    Raises
+    ------
+    Problem
+        400 for contradictions.
+    """
     return Question(
-        model=shape_of(asked, snapshot),
+        model=model,
         precision=asked.precision,
         workload=workload_of(asked),
-        machines=machines_of(asked.hardware, snapshot),
+        machines=machines,
         engine=EngineOptions(kv_cache_dtype=asked.kv_cache_dtype, **asked.engine.model_dump()),
         objectives=Objectives(**asked.objectives.model_dump()),
         assumptions=assumptions_of(asked),
@@ -150,8 +164,14 @@ def question_of(asked: PlanRequest, snapshot: Snapshot) -> Question:
     )
 
 
-def _require_built(asked: PlanRequest) -> None:
-    """Refuse fields whose capability does not exist yet, rather than ignore them."""
+def require_built(asked: DeploymentRequest) -> None:
+    """Refuse fields whose capability does not exist yet, rather than ignore them.
+
+    Raises
+    ------
+    Problem
+        400.
+    """
     if asked.objectives != ObjectivesRequest():
         raise not_supported("objectives", "plans for promised times are not built; leave it out")
     if asked.prices != PricesRequest():
@@ -162,7 +182,7 @@ def _require_built(asked: PlanRequest) -> None:
         raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
 
 
-def workload_of(asked: PlanRequest) -> Workload:
+def workload_of(asked: DeploymentRequest) -> Workload:
     """The workload, with its defaults.
 
     Raises
@@ -210,10 +230,10 @@ def shape_of(asked: PlanRequest, snapshot: Snapshot) -> ModelShape:
         raise model_problem(error) from None
 
 
-def model_problem(error: SizingError) -> Problem:
-    """The problem that an unreadable model is."""
+def model_problem(error: SizingError, config: str = "model.config") -> Problem:
+    """The problem that an unreadable model is; `config` is where the request has the configuration."""
     if isinstance(error, InvalidConfig):
-        return invalid((FieldError(f"model.config.{error.field}", str(error)),))
+        return invalid((FieldError(f"{config}.{error.field}", str(error)),))
     if isinstance(error, NotUnderstood):
         return conflict("not_understood", "Not understood", str(error), error.fields)
     return conflict("not_sizable", "Not sizable", str(error))
@@ -295,7 +315,7 @@ def pasted_machine(gpu: Gpu, topology: Topology) -> Machine:
     )
 
 
-def assumptions_of(asked: PlanRequest) -> Assumptions:
+def assumptions_of(asked: DeploymentRequest) -> Assumptions:
     """Figures used instead of ours, in bytes."""
     given = asked.assumptions
     return Assumptions(

@@ -115,8 +115,9 @@ def _field_error(detail: ErrorDetails, model: type[BaseModel]) -> FieldError:
 def _dotted(location: tuple[int | str, ...]) -> str:
     """Dotted path without the names of union branches."""
     parts = list(location)
-    if len(parts) > 1 and parts[0] == "model" and parts[1] in ("name", "inline"):
-        del parts[1]
+    branch = 2 if parts[0] == "models" else 1
+    if len(parts) > branch and parts[0] in ("model", "models") and parts[branch] in ("name", "inline"):
+        del parts[branch]
     return ".".join(str(part) for part in parts)
 
 
