@@ -25,6 +25,7 @@ from service.web import docs
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
     *compare.OPERATIONS,
+    *compare.OPERATIONS,
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
