@@ -25,7 +25,6 @@ from service.web import docs
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
     *compare.OPERATIONS,
-    *compare.OPERATIONS,
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
