@@ -8,7 +8,7 @@ from service.sizing.answer import Answer, CurvePoint, Rejection
 from service.sizing.engine.profile import profile_for
 from service.sizing.judge import Feasible, judge, layout_answer
 from service.sizing.layouts import Layout, candidates, counts_to_try
-from service.sizing.model.summary import is_latent
+from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.present import model_answer, present
 from service.sizing.quantities import GIB
 from service.sizing.question import Machine, Question, RankBy
@@ -137,7 +137,7 @@ class Searched:
             gpu_count,
             gpus_per_node=machine.gpus_per_node,
             gpus_per_domain=machine.gpus_per_domain,
-            has_experts=model.experts > 0,
+            has_experts=routed_experts(model) is not None,
         )
         verdicts = [judge(self.question, machine, layout) for layout in layouts]
         feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]

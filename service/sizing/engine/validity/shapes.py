@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, built_first, divisors_of, in_build_order
 from service.sizing.errors import Indivisible
-from service.sizing.model.modules import Embedding, Experts, Module, TensorClass
+from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
 from service.sizing.model.shape import StateCache, StateKind
-from service.sizing.weights import rank_bytes, stage_bounds
+from service.sizing.weights import held_whole, rank_bytes, stage_bounds
 
 WHAT = {
     TensorClass.EMBEDDING: "the padded vocabulary",
@@ -105,6 +105,23 @@ def state_groups_divide(setting: Setting) -> Refusal | None:
     return None
 
 
+def tower_heads_divide(setting: Setting) -> Refusal | None:
+    """A tower's attention heads, which are built before anything else, divide by the ranks or are held whole."""
+    tensor = setting.layout.tensor_parallel_size
+    for module in setting.model.first_stage:
+        if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
+            continue
+        heads = module.outputs[0].count if module.outputs[0].size > 1 else 1
+        if heads > 1 and heads % tensor and not held_whole(module, setting.layout):
+            return Refusal(
+                "dimension_not_divisible",
+                f"{heads} attention heads of the encoder do not split evenly over {tensor} GPUs",
+                str(Indivisible(heads, tensor)),
+                f"choose a tensor parallel size from {divisors_of(heads)}",
+            )
+    return None
+
+
 def embedding_divides(setting: Setting) -> Refusal | None:
     """Towers and vocabulary, which are built first, divide by the ranks."""
     return _first_indivisible(setting, built_first(setting.model))
@@ -151,6 +168,7 @@ def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
 
 
 RULES: tuple[Rule, ...] = (
+    tower_heads_divide,
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,

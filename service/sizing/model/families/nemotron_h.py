@@ -173,7 +173,7 @@ def read_nemotron_h(
         vocabulary=vocabulary,
         heads=heads,
         kv_heads=kv_heads,
-        experts=text.integer("n_routed_experts") if "moe" in kinds else 0,
+        experts=text.integer("n_routed_experts", minimum=0),
         tower=tower,
     )
 
