@@ -44,7 +44,9 @@ openapi: $(VENV)/main.installed
 	$(BIN)/python -m service export-openapi
 
 fuzz: $(VENV)/dev.installed
-	$(BIN)/python -m pytest -q tests/fuzz
+	SHARDWISE_FUZZ_EXAMPLES=$${SHARDWISE_FUZZ_EXAMPLES:-200} STARTUP_LOG_MUTANTS=100000 \
+	  $(BIN)/python -m pytest -q tests/api/test_schemathesis.py tests/catalogue/test_startup_log_fuzz.py \
+	  tests/catalogue/test_benchmark_fuzz.py tests/sizing/test_topology_fuzz.py
 
 bench: $(VENV)/dev.installed
 	$(BIN)/python -m benchmarks.plan
