@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, compare, flags, plans, system, topology
+from service.api import catalogue, compare, flags, models, plans, system, topology
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -28,6 +28,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
+    *models.OPERATIONS,
     *system.OPERATIONS,
 )
 """Everything the service offers, in the order of the contract."""

@@ -1,11 +1,13 @@
 """What is known: GPUs and models, every figure with its source."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from litestar import Request, Response
+from pydantic import Field
 
 from service.api import responding
+from service.api.contract import Text
 from service.api.operation import Operation
 from service.api.paging import NoQuery, PageQuery, page, read_parameters
 from service.api.problems import unknown
@@ -16,6 +18,27 @@ from service.sizing.errors import SizingError
 from service.sizing.model.summary import attention_kinds
 from service.sizing.quantities import Doc
 from service.sizing.weights import total_active_parameters, total_parameters
+
+
+class ModelQuery(PageQuery):
+    """Which models."""
+
+    q: Text | None = Field(default=None, description="part of the name or of the architecture, in any case")
+    status: Literal["exact", "estimated", "refused"] | None = Field(
+        default=None, description="how far the sizing can be trusted; refused: it cannot be sized"
+    )
+
+    def finds(self, record: ModelRecord) -> bool:
+        """Whether a model is asked for."""
+        named = f"{record.name} {record.config.get('architectures', '')}".casefold()
+        if self.q is not None and self.q.casefold() not in named:
+            return False
+        return self.status is None or self.status == model_status(record)
+
+
+def model_status(record: ModelRecord) -> str:
+    """exact, estimated or refused."""
+    return "refused" if isinstance(record.reading, SizingError) else record.reading.status.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +109,7 @@ class ModelView:
     notes: Annotated[tuple[str, ...], Doc("what a reader should know")]
     fidelity: Annotated[str, Doc("how close the configuration is to the published file")]
     sha256: Annotated[str, Doc("of the configuration's canonical JSON")]
-    config: Annotated[dict[str, Any], Doc("config.json")]
+    config: Annotated[dict[str, Any], Doc('config.json; numbers that JSON lacks as text, such as "Infinity"')]
     hf_quant_config: Annotated[dict[str, Any] | None, Doc("hf_quant_config.json, where the checkpoint has one")]
 
 
@@ -167,8 +190,8 @@ def model_view(record: ModelRecord, revision: int) -> ModelView:
         notes=() if refused else shape.notes,
         fidelity=record.fidelity,
         sha256=record.sha256,
-        config=dict(record.config),
-        hf_quant_config=None if record.hf_quant_config is None else dict(record.hf_quant_config),
+        config=responding.loose_json(record.config),
+        hf_quant_config=None if record.hf_quant_config is None else responding.loose_json(record.hf_quant_config),
     )
 
 
@@ -194,7 +217,9 @@ def get_gpu(request: Request[Any, Any, Any]) -> Response[bytes]:
 def list_models(request: Request[Any, Any, Any]) -> Response[bytes]:
     """A page of models."""
     snapshot: Snapshot = request.app.state.snapshot
-    chosen, following = page(snapshot.models, lambda record: record.name, read_parameters(request, PageQuery))
+    query = read_parameters(request, ModelQuery)
+    wanted = [record for record in snapshot.models if query.finds(record)]
+    chosen, following = page(wanted, lambda record: record.name, query)
     views = tuple(model_summary(record) for record in chosen)
     return responding.conditional(request, ModelPage(snapshot.revision, views, following), snapshot.revision)
 
@@ -246,7 +271,7 @@ OPERATIONS = (
         tag="catalogue",
         handler=list_models,
         answer=ModelPage,
-        query=PageQuery,
+        query=ModelQuery,
         problems=(400,),
         cacheable=True,
     ),

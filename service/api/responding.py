@@ -1,8 +1,11 @@
 """Writing responses: bytes, validators, and the catalogue they were answered from."""
 
 import hashlib
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Request, Response
@@ -18,6 +21,23 @@ class Tagged:
 
     content: bytes
     etag: str
+
+
+def loose_json(value: Mapping[str, Any]) -> Any:
+    """JSON as Python reads it, as strict JSON: `Infinity` and `NaN` as text, whole numbers of any size."""
+    return msgspec.Raw(json.dumps(_strict(value)).encode())
+
+
+def _strict(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return json.dumps(value)
+        case Mapping():
+            return {key: _strict(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        case list():
+            return [_strict(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def tag(revision: int, question: bytes) -> str:
