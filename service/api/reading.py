@@ -115,7 +115,7 @@ def _field_error(detail: ErrorDetails, model: type[BaseModel]) -> FieldError:
 def _dotted(location: tuple[int | str, ...]) -> str:
     """Dotted path without the names of union branches."""
     parts = list(location)
-    branch = 2 if parts[0] == "models" else 1
+    branch = 2 if location[:1] == ("models",) else 1
     if len(parts) > branch and parts[0] in ("model", "models") and parts[branch] in ("name", "inline"):
         del parts[branch]
     return ".".join(str(part) for part in parts)
