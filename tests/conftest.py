@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,19 +27,32 @@ hypothesis.settings.load_profile("repeatable")
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "60"}
 
 
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that the user Postgres runs as can enter, which a home need not be when root runs the tests."""
+    directory = Path(tempfile.mkdtemp(prefix="shardwise-tests-", dir="/tmp"))
+    directory.chmod(0o711)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """A data directory for a Postgres of the test's own, not made yet."""
+    with open_directory() as directory:
+        yield directory / "data"
+
+
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """URL of a Postgres on which the tests may create databases."""
     if given := os.environ.get("DATABASE_URL"):
         yield libpq_url(given)
         return
-    directory = Path(tempfile.mkdtemp(prefix="shardwise-tests-"))
-    directory.chmod(0o711)
-    try:
-        with embedded.running(directory, QUICK) as url:
-            yield url
-    finally:
-        shutil.rmtree(directory)
+    with open_directory() as directory, embedded.running(directory / "data", QUICK) as url:
+        yield url
 
 
 class Databases:

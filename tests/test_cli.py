@@ -89,15 +89,6 @@ def answers(port: int) -> bool:
         connection.close()
 
 
-@pytest.fixture
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory that the user Postgres runs as can reach."""
-    directory = tmp_path_factory.mktemp("data")
-    for path in (directory, directory.parent, directory.parent.parent):
-        path.chmod(0o711)
-    return directory / "data"
-
-
 class Service:
     """A service of the test's own, started as `make run` starts it."""
 

@@ -14,15 +14,6 @@ from service.storage import embedded
 from tests.conftest import QUICK
 
 
-@pytest.fixture
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory that the user Postgres runs as can reach."""
-    directory = tmp_path_factory.mktemp("data")
-    for path in (directory, directory.parent, directory.parent.parent):
-        path.chmod(0o711)
-    return directory / "data"
-
-
 def test_two_users_share_one_server_until_the_last_one_leaves(data_dir: Path) -> None:
     """What the first wrote the second reads, and a later start finds it again."""
     running = data_dir / "postgres" / "postmaster.pid"
