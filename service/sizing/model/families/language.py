@@ -24,6 +24,7 @@ from service.sizing.model.families import (
     llama4,
     transformers_backend,
 )
+from service.sizing.model.fields import Fields
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
@@ -102,6 +103,16 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 """What the classes fill in for absent sizes. Other classes' sizes must be given."""
 
 
+TEXT_HIDDEN: Mapping[str, int] = {"gemma": 3072, "gemma2": 2304, "cohere2": 8192}
+"""Width of language models that a configuration leaves to the class; 4096 otherwise."""
+
+
+def text_width(source: Source, default_type: str) -> int:
+    """Width of the language model."""
+    model_type = source.text.text("model_type", default=default_type)
+    return source.text.integer("hidden_size", default=TEXT_HIDDEN.get(model_type, 4096))
+
+
 def read_language(source: Source, default_type: str) -> ModelShape:
     """The language model inside a multimodal configuration.
 
@@ -128,3 +139,15 @@ def read_language(source: Source, default_type: str) -> ModelShape:
         )
     inner = replace(source.with_defaults(SIZES.get(model_type, {})), model_type=model_type)
     return LANGUAGE_READERS[architecture](inner)
+
+
+def language(default_type: str, whole: Mapping[str, Any] | None = None) -> Callable[[Source], ModelShape]:
+    """A reader of the language model, which is `whole` where the configuration describes none."""
+
+    def read(source: Source) -> ModelShape:
+        if source.text is source.root:
+            text = Fields(whole if whole is not None else {"model_type": default_type}, "text_config")
+            source = replace(source, text=text, model_type=default_type)
+        return read_language(source, default_type)
+
+    return read

@@ -4,17 +4,15 @@ Source: vLLM 0.33 `model_executor/models/llava.py`, `llava_next.py`, `llava_next
 `mistral3.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from service.sizing.model.families.language import read_language
+from service.sizing.model.families.language import language, text_width
 from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Linear, Module, Split, Tensor, Units
 from service.sizing.model.quantization import NotQuantised, Quantization
-from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 from service.sizing.model.towers.clip import clip_tower
 from service.sizing.model.towers.parts import PROJECTOR, layer_norm, tower_linear
@@ -67,9 +65,6 @@ IDEFICS3: Mapping[str, Any] = {
 }
 """What Idefics 3 fills in for absent sizes of its tower."""
 
-TEXT_HIDDEN: Mapping[str, int] = {"gemma": 3072, "gemma2": 2304, "cohere2": 8192}
-"""Width of language models that a configuration leaves to the class; 4096 otherwise."""
-
 PALIGEMMA_TEXT: Mapping[str, Any] = {
     "model_type": "gemma",
     "vocab_size": 257152,
@@ -98,12 +93,6 @@ def vision_fields(source: Source, whole: Mapping[str, Any]) -> Fields:
     """The tower's configuration, or the one that its class fills in for an absent one."""
     vision = tower_config(source)
     return vision if vision.values else Fields(whole, vision.path)
-
-
-def text_width(source: Source, default_type: str) -> int:
-    """Width of the language model."""
-    model_type = source.text.text("model_type", default=default_type)
-    return source.text.integer("hidden_size", default=TEXT_HIDDEN.get(model_type, 4096))
 
 
 def feature_layers(source: Source, depth: int, default: int) -> tuple[int, int]:
@@ -272,18 +261,6 @@ def idefics3_tower(source: Source) -> tuple[Module, ...]:
             tensor_class=PROJECTOR,
         ),
     )
-
-
-def language(default_type: str, whole: Mapping[str, Any] | None = None) -> Callable[[Source], ModelShape]:
-    """A reader of the language model, which is `whole` where the configuration describes none."""
-
-    def read(source: Source) -> ModelShape:
-        if source.text is source.root:
-            text = Fields(whole if whole is not None else {"model_type": default_type}, "text_config")
-            source = replace(source, text=text, model_type=default_type)
-        return read_language(source, default_type)
-
-    return read
 
 
 LLAMA = language("llama")
