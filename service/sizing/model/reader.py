@@ -1,6 +1,7 @@
 """From `config.json` to a ModelShape: find the text part, choose the family, refuse what is not understood."""
 
 from dataclasses import replace
+from typing import cast
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
 from service.sizing.model.architectures import BASE_CLASSES, LAST_SERVED, WITHOUT_PIPELINE
@@ -136,7 +137,8 @@ def engine_dtype(root: Fields, text: Fields, *, pooling: bool) -> str:
 
     Source: vLLM 0.33 `config/model.py: _resolve_auto_dtype`, on a card that has bfloat16.
     """
-    parts = (root, text, *(part for name in ("vision_config", "encoder_config") if (part := root.child(name))))
+    nested = (root.values.get(name) for name in ("vision_config", "encoder_config"))
+    parts = (root, text, *(Fields(cast("Json", values)) for values in nested if isinstance(values, dict)))
     named = next((part.text("dtype", "torch_dtype") for part in parts if part.raw("dtype", "torch_dtype")[1]), None)
     preferred = "float16" if pooling else "bfloat16"
     if named is not None and named not in DTYPES:
