@@ -55,7 +55,9 @@ class MemoryAnswer:
 
     total_bytes: Annotated[int, Doc("memory a CUDA process sees", "bytes", 85027258368)]
     usable_bytes: Annotated[int, Doc("what the engine may take: total x utilisation", "bytes", 78225077699)]
-    weights_bytes: Annotated[int, Doc("parameters and buffers as loaded", "bytes", 35278159872)]
+    weights_bytes: Annotated[
+        int, Doc("parameters and buffers as loaded, with copies and padding of the kernels", "bytes", 35278159872)
+    ]
     working_space_bytes: Annotated[int, Doc("all that is neither weights nor cache, centre of the band", "bytes")]
     working_space_low_bytes: Annotated[int, Doc("optimistic end of the working space", "bytes")]
     working_space_high_bytes: Annotated[int, Doc("pessimistic end: it decides whether the plan starts", "bytes")]
@@ -201,6 +203,37 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionAnswer:
+    """What was predicted before a measurement corrected it, of the tightest GPU."""
+
+    weights_bytes: Annotated[int, Doc("loaded on the GPU", "bytes")]
+    working_space_bytes: Annotated[int, Doc("centre of the band", "bytes")]
+    working_space_low_bytes: Annotated[int, Doc("optimistic end", "bytes")]
+    working_space_high_bytes: Annotated[int, Doc("pessimistic end", "bytes")]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationAnswer:
+    """The measured startup that corrected weights and working space."""
+
+    id: Annotated[str, Doc("its id under /calibrations", example="3f2a9c1e7b604d58")]
+    tier: Annotated[
+        str,
+        Doc(
+            "exact: the same deployment, copied; same_version and same_era: what the prediction missed there is added",
+            example="same_version",
+        ),
+    ]
+    distance: Annotated[
+        float, Doc("doublings of sizes and minor releases between the two; 0: the same deployment", example=1.0)
+    ]
+    version: Annotated[str, Doc("vLLM release measured", example="0.19.0")]
+    layout: Annotated[LayoutAnswer, Doc("layout measured")]
+    source: Annotated[str, Doc("where it was published or who reported it")]
+    prediction_without: Annotated[PredictionAnswer, Doc("the same figures without it")]
+
+
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """One GPU count of the curve of diminishing returns."""
 
@@ -231,6 +264,9 @@ class Plan:
     reasons: Annotated[tuple[str, ...], Doc("why this plan")]
     warnings: Annotated[tuple[str, ...], Doc("assumptions that decide, and what to check")]
     checklist: Annotated[tuple[str, ...], Doc("what to verify before buying")]
+    calibration: Annotated[
+        CalibrationAnswer | None, Doc("the measured startup used; null: weights and working space are predictions")
+    ]
     basis: Annotated[dict[str, Origin], Doc("origin of each figure, by its path in the plan")]
 
 

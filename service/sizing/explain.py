@@ -1,8 +1,10 @@
 """In words a sales engineer can repeat: why, what is assumed, what to check, where each number comes from."""
 
 from service.sizing.answer import Origin
+from service.sizing.evidence import Evidence, Known, evidence_of
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
+from service.sizing.outside import little_room_outside
 from service.sizing.quantities import GIB, Basis, ceil_div
 from service.sizing.topology import custom_all_reduce, nccl_p2p_disable
 
@@ -15,7 +17,7 @@ def gib(bytes_: float) -> str:
 def reasons(found: Feasible) -> tuple[str, ...]:
     """How the memory works out, and why this split."""
     layout, tight = found.layout, found.settled.tight
-    weights = found.settled.fitted.weights[tight].total_bytes
+    weights = found.settled.fitted.loaded[tight]
     band = found.settled.fitted.bands[tight]
     workload = found.question.workload
     budget = (
@@ -51,12 +53,11 @@ def warnings(found: Feasible) -> tuple[str, ...]:
     """Assumptions that decide, and what to check."""
     question, cache = found.question, found.settled.fitted.cache
     lines = [*found.machine.warnings, *found.warnings, *cache.warnings, *cache.notes, *interconnect(found)]
-    band = found.settled.fitted.bands[found.settled.tight]
-    if band.high > band.low and question.engine.kv_cache_memory_bytes is None:
-        lines.append(
-            f"the working space is assumed: {gib(band.low)} to {gib(band.high)}, {gib(band.value)} shown; the high end "
-            "decides what fits, the flags and the capacity"
-        )
+    if question.engine.kv_cache_memory_bytes is None:
+        lines += _working_space(found)
+        usable, total = found.settled.usable_bytes, found.settled.total_bytes
+        if little := little_room_outside(found.layout, total, usable):
+            lines.append(little)
     length, own = found.settled.printed.max_model_len, question.model.default_context_tokens
     if found.settled.options.max_model_len != question.engine.max_model_len and length < own:
         lines.append(f"one request of the model's own {own} tokens does not fit: the flags limit it to {length}")
@@ -76,6 +77,33 @@ def warnings(found: Feasible) -> tuple[str, ...]:
         )
     lines.append("no price is known, so cost is null")
     return tuple(lines)
+
+
+def evidence(found: Feasible) -> Evidence:
+    """How well the working space of a plan is known."""
+    return evidence_of(found.question.model, found.layout, found.machine.gpu, found.settled.fitted.release)
+
+
+def _working_space(found: Feasible) -> tuple[str, ...]:
+    """Where the working space comes from, how far it may be off, and what that decides."""
+    band, measured = found.settled.fitted.bands[found.settled.tight], found.settled.fitted.measured
+    if band.high <= band.low:
+        return ()
+    span = (
+        f"{gib(band.low)} to {gib(band.high)}, {gib(band.value)} shown; the high end decides what fits, the flags and "
+        "the capacity"
+    )
+    if measured is not None:
+        how = "copied from" if measured.match.distance == 0 else "corrected by"
+        return (f"the working space is {how} a measured startup of vLLM {measured.match.point.version}: {span}",)
+    known = evidence(found)
+    if known.known is Known.FITTED:
+        return (f"the working space is a prediction: {span}",)
+    if known.known is Known.UNKNOWN:
+        return (f"the working space is unknown, {span}: {known.why}; measure a startup before you rely on it",)
+    if known.known is Known.LOW_CONFIDENCE:
+        return (f"estimated at low confidence: the working space is {span}; {known.why}",)
+    return (f"the working space is extrapolated: {span}; {known.why}",)
 
 
 def devices(found: Feasible) -> tuple[int, ...] | None:
@@ -130,7 +158,7 @@ def checklist(found: Feasible) -> tuple[str, ...]:
         f"{len(model.layers)} layers over {layout.pipeline_parallel_size} stages"
     )
     return (
-        f"weights at this precision: {gib(found.settled.fitted.weights[tight].total_bytes)} on each GPU",
+        f"weights at this precision: {gib(found.settled.fitted.loaded[tight])} on each GPU",
         f"cache of one conversation of {question.workload.context_tokens} tokens: {gib(kept)} on each GPU",
         f"minimum count: {ceil_div(layout.gpu_count, layout.data_parallel_size)} GPUs hold one copy",
         divides,
@@ -141,7 +169,7 @@ def checklist(found: Feasible) -> tuple[str, ...]:
 
 def basis(found: Feasible) -> dict[str, Origin]:
     """Where each figure comes from, by its path in the plan."""
-    given = found.question.assumptions
+    given, measured = found.question.assumptions, found.settled.fitted.measured
     version = found.settled.fitted.cache.profile.version
 
     def origin(kind: Basis, source: str) -> Origin:
@@ -155,10 +183,14 @@ def basis(found: Feasible) -> dict[str, Origin]:
         "memory.usable_bytes": origin(
             Basis.COMPUTED, f"total x {found.settled.fitted.cache.defaults.gpu_memory_utilization:g}, rounded up"
         ),
-        "memory.weights_bytes": origin(Basis.COMPUTED, f"parameters and buffers as vLLM {version} builds them"),
+        "memory.weights_bytes": origin(Basis.MEASURED, f"GET /calibrations/{measured.match.point.id}")
+        if measured is not None
+        else origin(Basis.COMPUTED, f"parameters and buffers as vLLM {version} builds them{_beyond(found)}"),
         "memory.working_space_bytes": origin(Basis.GIVEN, "assumptions.working_space_gib")
         if given.working_space_bytes is not None
-        else origin(Basis.ASSUMED, "fitted to public startups of earlier releases, extended by source to this one"),
+        else origin(Basis.MEASURED, f"GET /calibrations/{measured.match.point.id}")
+        if measured is not None
+        else _predicted_space(evidence(found)),
         "memory.kv_cache_room_bytes": origin(Basis.GIVEN, "engine.kv_cache_memory_bytes")
         if found.question.engine.kv_cache_memory_bytes is not None
         else origin(Basis.COMPUTED, "usable - weights - working space"),
@@ -171,3 +203,17 @@ def basis(found: Feasible) -> dict[str, Origin]:
         "latency.tpot_ms": origin(Basis.COMPUTED, "roofline of bytes moved"),
         "throughput": origin(Basis.COMPUTED, "roofline of bytes moved"),
     }
+
+
+def _beyond(found: Feasible) -> str:
+    """What the loaded weights hold beside parameters and buffers."""
+    tight = found.settled.tight
+    extra = found.settled.fitted.loaded[tight] - found.settled.fitted.weights[tight].total_bytes
+    return f", and {gib(extra)} of copies and padding" if extra else ""
+
+
+def _predicted_space(known: Evidence) -> Origin:
+    """Where a predicted working space comes from."""
+    if known.known is Known.FITTED:
+        return Origin(Basis.COMPUTED.value, "formula fitted to public startups of this era of vLLM")
+    return Origin(Basis.ASSUMED.value, f"{known.known.value.replace('_', ' ')}: {known.why}")

@@ -8,10 +8,9 @@ from service.sizing.answer import LayoutAnswer, Rejection
 from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
-from service.sizing.engine.profile import profile_for, release
+from service.sizing.engine.profile import profile_for
 from service.sizing.engine.refusal import Refusal
-from service.sizing.engine.validity import Setting, first_refusal
-from service.sizing.errors import Indivisible
+from service.sizing.fit import Fitted, Points, corrected, fit
 from service.sizing.hardware import Gpu, Link
 from service.sizing.kv_cache.planner import (
     CacheLayout,
@@ -24,29 +23,17 @@ from service.sizing.kv_cache.planner import (
 )
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
+from service.sizing.outside import no_room_outside
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Assumptions, Machine, Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
-from service.sizing.weights import StageWeights, stage_weights
-from service.sizing.working_space import Band, working_space
-
-ROUTER_KERNEL_MAJORS = (9, 10)
-"""Compute capability majors with the engine's router kernels (vLLM 0.33 `fused_moe/router/gate_linear.py`)."""
+from service.sizing.working_space import Band
 
 
 @lru_cache(maxsize=4096)
 def one_copy(layout: Layout) -> Layout:
     """The layout of a single copy."""
     return replace(layout, data_parallel_size=1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """What a layout is on a GPU under the engine's rules, whatever is asked of it."""
-
-    weights: tuple[StageWeights, ...]
-    cache: CacheLayout
-    bands: tuple[Band, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,43 +144,6 @@ def layout_answer(layout: Layout) -> LayoutAnswer:
     )
 
 
-@lru_cache(maxsize=16384)
-def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: EngineOptions) -> Fitted | Refusal:
-    """Weights, cache layout and working space, or the engine's first refusal."""
-    profile, _ = profile_for(options.version)
-    refusal = first_refusal(Setting(model, layout, gpu, options, profile.first))
-    if refusal:
-        return refusal
-    try:
-        cache = cache_layout(model, layout, Device.of(gpu), options)
-        if isinstance(cache, Refusal):
-            return cache
-        router_kernels = gpu.compute_capability is not None and gpu.compute_capability[0] in ROUTER_KERNEL_MAJORS
-        weights = stage_weights(model, layout, router_kernels)
-    except Indivisible as error:
-        return Refusal(
-            "dimension_not_divisible",
-            f"a dimension of {error.dimension} does not split evenly over {error.ranks} GPUs",
-            str(error),
-            "choose a smaller tensor parallel size",
-        )
-    bands = tuple(
-        working_space(
-            model,
-            layout,
-            gpu,
-            link,
-            release=release(options.version or profile.version) or profile.first,
-            stage=stage,
-            max_num_seqs=cache.defaults.max_num_seqs,
-            max_num_batched_tokens=cache.defaults.max_num_batched_tokens,
-            graph_sizes=len(cache.defaults.cuda_graph_sizes),
-        )
-        for stage in range(layout.pipeline_parallel_size)
-    )
-    return Fitted(weights, cache, bands)
-
-
 def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refusal:
     model, workload, gpu, link = question.model, question.workload, machine.gpu, machine.link
     if workload.context_tokens > (longest := _longest(question)):
@@ -207,7 +157,8 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
     options, warnings = _with_sequences(question.engine, model, copy, gpu, sequences)
     context = workload.context_tokens
     beyond = context if context > model.default_context_tokens else 0
-    settled = settle(model, copy, gpu, link, options, question.assumptions, beyond)
+    points = question.calibrations.get(gpu.slug, ())
+    settled = settle(model, copy, gpu, link, options, question.assumptions, beyond, points)
     if isinstance(settled, Refusal):
         return settled
     cache, room = settled.fitted.cache, max(0, settled.safe_rooms[settled.tight])
@@ -291,13 +242,15 @@ def settle(
     options: EngineOptions,
     assumed: Assumptions,
     beyond: int,
+    points: Points = (),
     *,
     lowered: bool = False,
 ) -> Settled | Refusal:
     """Divide the memory of one copy, whatever conversations it is to hold.
 
-    `beyond` is a conversation longer than the engine's own limit, which must then be raised (0: none); `lowered` says
-    that the sequences were lowered to the state blocks already.
+    `beyond` is a conversation longer than the engine's own limit, which must then be raised (0: none); `points` are
+    measured startups of the model on the GPU; `lowered` says that the sequences were lowered to the state blocks
+    already.
     """
     fitted = fit(model, layout, gpu, link, options)
     if isinstance(fitted, Refusal):
@@ -305,6 +258,8 @@ def settle(
     space = assumed.working_space_bytes
     if space is not None:
         fitted = replace(fitted, bands=(Band(space, space, space),) * len(fitted.bands))
+    elif points:
+        fitted = corrected(fitted, model, layout, gpu, link, options, points)
     total = assumed.gpu_memory_bytes or gpu.memory_total_bytes
     usable = ceil(total * fitted.cache.defaults.gpu_memory_utilization)
     rooms = _rooms(fitted, options, total, usable)
@@ -329,7 +284,7 @@ def settle(
         if options.max_num_seqs is not None or lowered:
             return refusal
         fewer = replace(options, max_num_seqs=safe_plan.num_blocks)
-        return settle(model, layout, gpu, link, fewer, assumed, beyond, lowered=True)
+        return settle(model, layout, gpu, link, fewer, assumed, beyond, points, lowered=True)
     blocks = [room // block if block else 0 for room, block in zip(safe, cache.block_bytes, strict=True)]
     return Settled(
         options=options,
@@ -349,8 +304,10 @@ def _rooms(
     fitted: Fitted, options: EngineOptions, total: int, usable: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | Refusal:
     """Bytes left for the cache on each stage, at the centre and at the pessimistic end; a given size is both."""
-    loaded = [weights.total_bytes for weights in fitted.weights]
+    loaded = fitted.loaded
     given = options.kv_cache_memory_bytes
+    if given is None and (refusal := no_room_outside(total, usable, fitted.cache.defaults.gpu_memory_utilization)):
+        return refusal
     limit = usable if given is None else total - given
     safe = tuple(limit - weights - ceil(band.high) for weights, band in zip(loaded, fitted.bands, strict=True))
     tight = safe.index(min(safe))

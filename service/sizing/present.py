@@ -6,6 +6,7 @@ from service.sizing import explain
 from service.sizing.answer import (
     CacheAnswer,
     CacheGroupAnswer,
+    CalibrationAnswer,
     CapacityAnswer,
     CommunicationAnswer,
     EngineAnswer,
@@ -13,6 +14,7 @@ from service.sizing.answer import (
     MemoryAnswer,
     ModelAnswer,
     Plan,
+    PredictionAnswer,
     RankAnswer,
     ThroughputAnswer,
 )
@@ -123,6 +125,28 @@ def nodes(found: Feasible) -> int:
     return ceil_div(found.layout.gpu_count, found.machine.gpus_per_node)
 
 
+def calibration_answer(found: Feasible) -> CalibrationAnswer | None:
+    """The measured startup used, and what was predicted without it."""
+    measured, tight = found.settled.fitted.measured, found.settled.tight
+    if measured is None:
+        return None
+    point, band = measured.match.point, measured.predicted.bands[tight]
+    return CalibrationAnswer(
+        id=point.id,
+        tier=measured.match.tier.value,
+        distance=measured.match.distance,
+        version=point.version,
+        layout=layout_answer(point.layout),
+        source=point.source,
+        prediction_without=PredictionAnswer(
+            weights_bytes=measured.predicted.loaded[tight],
+            working_space_bytes=round(band.value),
+            working_space_low_bytes=round(band.low),
+            working_space_high_bytes=round(band.high),
+        ),
+    )
+
+
 def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
     model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
@@ -140,7 +164,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         memory=MemoryAnswer(
             total_bytes=found.settled.total_bytes,
             usable_bytes=found.settled.usable_bytes,
-            weights_bytes=weights[tight].total_bytes,
+            weights_bytes=found.settled.fitted.loaded[tight],
             working_space_bytes=round(bands[tight].value),
             working_space_low_bytes=round(bands[tight].low),
             working_space_high_bytes=round(bands[tight].high),
@@ -230,5 +254,6 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         reasons=(*reasons, *explain.reasons(found)),
         warnings=explain.warnings(found),
         checklist=explain.checklist(found),
+        calibration=calibration_answer(found),
         basis=explain.basis(found),
     )

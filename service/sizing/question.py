@@ -1,8 +1,10 @@
 """What is asked: a model, a workload, machines, and what the caller fixes or assumes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from service.sizing.calibration import StartupPoint
 from service.sizing.engine.options import EngineOptions
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
@@ -51,6 +53,37 @@ class Objectives:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What a machine was to be rented for on a day.
+
+    Attributes
+    ----------
+    provider, kind, region : str
+        Who rents it, on what terms ("on_demand", ...), and where (empty: not stated, or everywhere).
+    instance_type : str
+        The machine; empty where GPUs are sold one by one.
+    gpu_count : int
+        GPUs of the machine.
+    per_hour : Decimal
+        The whole machine, USD an hour.
+    observed_on, source : str
+        Day (YYYY-MM-DD) and place it was seen.
+    age_days : int
+        Days before the day asked for, or before the newest price known.
+    """
+
+    provider: str
+    kind: str
+    instance_type: str
+    region: str
+    gpu_count: int
+    per_hour: Decimal
+    observed_on: str
+    source: str
+    age_days: int
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A GPU and how its node joins it, after the caller's overrides.
 
@@ -78,7 +111,8 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `catalogue_revision` and `rules_version` are repeated in the answer, so that it can be computed again.
+    `calibrations` are measured startups of the model by GPU slug. `catalogue_revision` and `rules_version` are repeated
+    in the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -92,5 +126,6 @@ class Question:
     gpu_counts: tuple[int, ...] | None = None
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
+    calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
     catalogue_revision: int = 0
     rules_version: int = 0

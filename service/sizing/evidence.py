@@ -1,0 +1,57 @@
+"""How well the memory of a startup is known: fitted to measurements, extended beyond them, or not known."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.sizing.hardware import Gpu, Vendor
+from service.sizing.layouts import Layout
+from service.sizing.model.shape import ModelShape
+from service.sizing.model.summary import keeps_packed_cache
+from service.sizing.working_space import Release, era_of
+
+
+class Known(StrEnum):
+    """How a working space is known."""
+
+    FITTED = "fitted"
+    EXTRAPOLATED = "extrapolated"
+    LOW_CONFIDENCE = "low_confidence"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """How a working space is known, and why not better."""
+
+    known: Known
+    why: str
+
+
+MEASURED_CAPABILITIES = frozenset({(8, 0), (8, 9), (9, 0), (10, 0)})
+"""Compute capabilities of which startups with weights and cache were fitted."""
+
+OLDEST_MEASURED = (0, 8)
+
+
+def evidence_of(model: ModelShape, layout: Layout, gpu: Gpu, release: Release) -> Evidence:
+    """How well the working space of a layout is known."""
+    if keeps_packed_cache(model):
+        return Evidence(Known.UNKNOWN, "compressed latent attention keeps buffers that no formula here covers")
+    if gpu.vendor is not Vendor.NVIDIA:
+        return Evidence(
+            Known.LOW_CONFIDENCE,
+            f"{gpu.name} follows figures of MI300X with vLLM 0.11 to 0.19; 16-bit experts took up to 1.37 times their "
+            "weights in some builds, and CUDA graphs 3 to 9 GiB",
+        )
+    reasons = list[str]()
+    if not era_of(release).measured:
+        reasons.append(f"no startup of vLLM {release[0]}.{release[1]} was fitted, so its source was followed")
+    if release < OLDEST_MEASURED:
+        reasons.append("releases before 0.8 were not fitted")
+    if gpu.compute_capability not in MEASURED_CAPABILITIES:
+        reasons.append(f"no startup on cards like {gpu.name} was fitted")
+    if layout.pipeline_parallel_size > 1:
+        reasons.append("hardly any startup with pipeline stages was fitted")
+    if layout.data_parallel_size > 1 and model.experts:
+        reasons.append("no startup with data-parallel experts was fitted")
+    return Evidence(Known.EXTRAPOLATED if reasons else Known.FITTED, "; ".join(reasons))
