@@ -19,7 +19,7 @@ def rules_known(setting: Setting) -> Refusal | None:
     return Refusal(
         "no_rules_for_this_gpu",
         f"{setting.gpu.name} is in the catalogue, but how vLLM uses it is not restated here, so nothing is promised",
-        fix="choose an NVIDIA data-centre or workstation GPU",
+        fix="choose an NVIDIA GPU, or an AMD Instinct from MI300X on",
     )
 
 
