@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from service.sizing.model.families import (
+    afmoe,
     bailing_hybrid,
     bamba,
     cohere,
@@ -44,6 +45,7 @@ from service.sizing.model.families import (
     qwen_vl,
     sarvam,
     step3,
+    step3p5,
     transformers_backend,
     whisper,
     zamba2,
@@ -52,6 +54,7 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
+    **afmoe.READERS,
     **bailing_hybrid.READERS,
     **bamba.READERS,
     **cohere.READERS,
@@ -93,6 +96,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **sarvam.READERS,
     **qwen_vl.READERS,
     **step3.READERS,
+    **step3p5.READERS,
     **transformers_backend.READERS,
     **whisper.READERS,
     **zamba2.READERS,

@@ -279,7 +279,7 @@ def read_gemma4(source: Source) -> ModelShape:
         hidden=hidden,
         vocabulary=vocabulary,
         heads=heads,
-        kv_heads=own[0].kv_heads,
+        kv_heads=max(each.kv_heads for each in own),
         experts=experts or 0,
         rope_tables=rotary_tables(source, kinds, own),
         handoff_tensors=1,
