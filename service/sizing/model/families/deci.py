@@ -8,13 +8,7 @@ from collections.abc import Callable
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers
 from service.sizing.model.families.dense import LLAMA
-from service.sizing.model.families.llama import (
-    Attention,
-    attention_modules,
-    even_head_size,
-    mlp_modules,
-    surroundings,
-)
+from service.sizing.model.families.llama import Attention, attention_modules, even_head_size, mlp_modules, surroundings
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape

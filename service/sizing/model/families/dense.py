@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from service.sizing.model import blocks
-from service.sizing.model.families.llama import HeadNorms, Names, Part, Recipe, Spelling, read, read_attention, reader
+from service.sizing.model.families.llama import read, read_attention, reader
+from service.sizing.model.families.recipe import HeadNorms, Names, Part, Recipe, Spelling
 from service.sizing.model.families.windows import patterned_layers, periodic_layers, uniform_window_layers
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape

@@ -32,16 +32,8 @@ from service.sizing.model.families.expert_layers import (
     param2,
     qwen,
 )
-from service.sizing.model.families.llama import (
-    HeadNorms,
-    Names,
-    Recipe,
-    Spelling,
-    has_bias,
-    read,
-    read_attention,
-    reader,
-)
+from service.sizing.model.families.llama import has_bias, read, read_attention, reader
+from service.sizing.model.families.recipe import HeadNorms, Names, Recipe, Spelling
 from service.sizing.model.families.windows import switched_window, window_layers
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
@@ -165,7 +157,6 @@ BAILING = Recipe(
     query_bias=("use_bias", "use_qkv_bias"),
     output_bias=("use_bias",),
     mlp_bias=("use_bias",),
-    windows=False,
     prepare=rotated_part,
     extra=optional_head_norms,
     experts=bailing,

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model.families.dense import EVERYWHERE
-from service.sizing.model.families.llama import HeadNorms, Names, Recipe, Spelling, even_head_size, read, reader
+from service.sizing.model.families.llama import even_head_size, read, reader
+from service.sizing.model.families.recipe import HeadNorms, Names, Recipe, Spelling
 from service.sizing.model.families.transformers_backend import TRANSFORMERS
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Embedding, Linear, Module, Split, Tensor, TensorClass, Units

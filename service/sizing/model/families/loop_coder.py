@@ -6,14 +6,8 @@ Source: vLLM 0.33 `model_executor/models/iquest_loopcoder.py`.
 from collections.abc import Callable
 
 from service.sizing.model.families.dense import EVERYWHERE
-from service.sizing.model.families.llama import (
-    LayerParts,
-    Recipe,
-    Spelling,
-    attention_modules,
-    read_attention,
-    reader,
-)
+from service.sizing.model.families.llama import attention_modules, read_attention, reader
+from service.sizing.model.families.recipe import LayerParts, Recipe, Spelling
 from service.sizing.model.modules import Linear, Split, TensorClass, Units
 from service.sizing.model.shape import AttentionCache, ModelShape
 from service.sizing.model.source import Source

@@ -8,13 +8,8 @@ from dataclasses import dataclass, replace
 
 from service.sizing.model import blocks
 from service.sizing.model.families.dense import EVERYWHERE
-from service.sizing.model.families.llama import (
-    LayerParts,
-    Recipe,
-    Spelling,
-    even_head_size,
-    read,
-)
+from service.sizing.model.families.llama import even_head_size, read
+from service.sizing.model.families.recipe import LayerParts, Recipe, Spelling
 from service.sizing.model.modules import Experts, Module, Units
 from service.sizing.model.shape import AttentionCache, ModelShape
 from service.sizing.model.source import Source

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from service.sizing.model.families import dense, gpt, jamba
-from service.sizing.model.families.llama import FLOAT32_BYTES, Recipe, read
+from service.sizing.model.families.llama import FLOAT32_BYTES, read
+from service.sizing.model.families.recipe import Recipe
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.resolution import score, without_head
 from service.sizing.model.shape import ModelShape

@@ -6,8 +6,9 @@ Source: vLLM 0.33 `model_executor/models/step3_text.py`, `transformers_utils/con
 from collections.abc import Callable
 
 from service.sizing.model import blocks
-from service.sizing.model.families.llama import LayerParts, Recipe, Spelling, reader
+from service.sizing.model.families.llama import reader
 from service.sizing.model.families.mixture import Mixture, layer_count
+from service.sizing.model.families.recipe import LayerParts, Recipe, Spelling
 from service.sizing.model.modules import Units
 from service.sizing.model.shape import AttentionCache, ModelShape
 from service.sizing.model.source import Source
@@ -65,7 +66,6 @@ RECIPE = Recipe(
     reads_tied=False,
     quantised_embedding=False,
     quantised_head=False,
-    windows=False,
     prepare=defaults,
     attention=attention,
     experts=experts,

@@ -11,8 +11,9 @@ from functools import partial
 from service.sizing.model import blocks
 from service.sizing.model.families.dense import FUSED_GATE
 from service.sizing.model.families.expert_layers import olmoe
-from service.sizing.model.families.llama import HeadNorms, Names, Recipe, Spelling, read, read_attention, reader
+from service.sizing.model.families.llama import read, read_attention, reader
 from service.sizing.model.families.mixture import Mixture, after_dense, everywhere, layer_count, same_everywhere
+from service.sizing.model.families.recipe import HeadNorms, Names, Recipe, Spelling
 from service.sizing.model.families.windows import periodic_layers, unrotated_windows
 from service.sizing.model.modules import Tensor, TensorClass, Units
 from service.sizing.model.rope import inverse_frequencies
