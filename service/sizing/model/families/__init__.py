@@ -6,12 +6,12 @@ from service.sizing.model.families import (
     afmoe,
     bailing_hybrid,
     bamba,
+    bert,
     cohere,
     deci,
     deepseek,
     deepseek_v4,
     dense,
-    encoder,
     experts,
     falcon_h1,
     gemma,
@@ -36,6 +36,7 @@ from service.sizing.model.families import (
     minicpm,
     minimax_m3,
     minimax_text,
+    modern_bert,
     nemotron_h,
     olmo_hybrid,
     pangu,
@@ -43,6 +44,7 @@ from service.sizing.model.families import (
     pooling,
     qwen3_next,
     qwen_vl,
+    rotary_encoder,
     sarvam,
     step3,
     step3p5,
@@ -54,6 +56,9 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 
 READERS: dict[str, Callable[[Source], ModelShape]] = {
+    **bert.READERS,
+    **modern_bert.READERS,
+    **rotary_encoder.READERS,
     **afmoe.READERS,
     **bailing_hybrid.READERS,
     **bamba.READERS,
@@ -62,7 +67,6 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **deepseek.READERS,
     **deepseek_v4.READERS,
     **dense.READERS,
-    **encoder.READERS,
     **experts.READERS,
     **falcon_h1.READERS,
     **gemma.READERS,
@@ -103,5 +107,5 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
 }
 """Reader of every architecture that is understood, by the engine's class name."""
 
-POOLING = frozenset({*encoder.READERS, *pooling.READERS})
+POOLING = frozenset({*bert.READERS, *modern_bert.READERS, *rotary_encoder.READERS, *pooling.READERS})
 """Architectures that the engine has classes for as embedding models or classifiers."""
