@@ -88,7 +88,8 @@ class Offer:
 class Machine:
     """A GPU and how its node joins it, after the caller's overrides.
 
-    `warnings` say which catalogue facts were overridden; `topology` is the machine's own, where it was pasted.
+    `warnings` say which catalogue facts were overridden; `topology` is the machine's own, where it was pasted;
+    `instance` is "provider/instance type" of a rentable machine, where one was named.
     """
 
     gpu: Gpu
@@ -97,6 +98,7 @@ class Machine:
     gpus_per_domain: int
     warnings: tuple[str, ...] = ()
     topology: Topology | None = None
+    instance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +130,6 @@ class Question:
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
+    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
     catalogue_revision: int = 0
     rules_version: int = 0
