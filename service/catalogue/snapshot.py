@@ -1,17 +1,24 @@
 """The catalogue in memory: immutable, with a revision."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from functools import cached_property
 from typing import TypeVar
 
+from service.catalogue.offers import PricesWanted, best_offers, is_comparable
 from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
+from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
 from service.catalogue.records.source import SourceRecord
+from service.sizing.cost.offer import Offer
 
 Record = TypeVar("Record")
 
+OFFERS_REMEMBERED = 4096
 NEAREST = 3
 SIMILAR_ENOUGH = 0.5
 
@@ -43,7 +50,7 @@ class Snapshot:
     ----------
     revision : int
         Its revision; 0 for an empty catalogue.
-    gpus, models, sources : tuple of records
+    gpus, models, sources, instance_types, prices, hosted_prices : tuple of records
         In the order of their keys.
 
     Raises
@@ -56,6 +63,9 @@ class Snapshot:
     gpus: tuple[GpuRecord, ...] = ()
     models: tuple[ModelRecord, ...] = ()
     sources: tuple[SourceRecord, ...] = ()
+    instance_types: tuple[InstanceType, ...] = ()
+    prices: tuple[Price, ...] = ()
+    hosted_prices: tuple[HostedPrice, ...] = ()
 
     def __post_init__(self) -> None:
         # Computed here rather than on the first question, so that a catalogue that contradicts itself is refused.
@@ -81,6 +91,59 @@ class Snapshot:
         """
         return _find("model", name, self._models_by_name, lambda record: record.name)
 
+    def instance(self, name: str) -> InstanceType:
+        """The rentable machine `provider/instance_type`, or of that instance type where one provider has it.
+
+        Raises
+        ------
+        UnknownName
+            With the nearest full names; for a bare name that several providers have, with theirs.
+        """
+        found = self._instances_by_name.get(name.casefold(), ())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UnknownName("instance", name, tuple(f"{each.provider}/{each.instance_type}" for each in found))
+        return _find(
+            "instance",
+            name,
+            {spelling: several[0] for spelling, several in self._instances_by_name.items()},
+            lambda record: f"{record.provider}/{record.instance_type}",
+        )
+
+    def offers(self, wanted: PricesWanted, gpu: str, instance: tuple[str, str] | None = None) -> tuple[Offer, ...]:
+        """The cheapest offer of each machine size for a card, or of one machine.
+
+        Of each machine and place only the newest price seen up to the day asked is looked at. Left out are prices
+        without the host, in other currencies, of a share of a card, and of a card that is not certain.
+
+        Parameters
+        ----------
+        gpu : str
+            Catalogue slug.
+        instance : tuple of str, optional
+            Provider and instance type of the only machine considered.
+        """
+        key = wanted, gpu, instance
+        found = self._offers.get(key)
+        if found is None:
+            if len(self._offers) >= OFFERS_REMEMBERED:
+                self._offers.clear()
+            found = self._offers[key] = best_offers(
+                self._prices_by_gpu.get(gpu, ()), wanted, instance, self.newest_price_on
+            )
+        return found
+
+    @cached_property
+    def newest_price_on(self) -> date | None:
+        """The day of the newest price; the age of others is counted from it."""
+        return max((price.observed_on for price in self.prices), default=None)
+
+    @cached_property
+    def typical_per_gpu_hour(self) -> Mapping[str, Decimal]:
+        """Usual USD per GPU and hour of each card, to find outliers among new prices."""
+        return typical_per_gpu_hour(self.prices)
+
     def keeping(self, earlier: "Snapshot") -> "Snapshot":
         """This catalogue with the records of an earlier one where they are equal, and so with what was read of them."""
         held = {model.name: model for model in earlier.models}
@@ -101,6 +164,27 @@ class Snapshot:
             title = self.source_titles.get(key)
             parts.append(part if title is None else f"{title}: {rest}" if rest else title)
         return "; ".join(parts)
+
+    @cached_property
+    def _instances_by_name(self) -> Mapping[str, tuple[InstanceType, ...]]:
+        named: dict[str, tuple[InstanceType, ...]] = {}
+        for each in self.instance_types:
+            for name in (f"{each.provider}/{each.instance_type}".casefold(), each.instance_type.casefold()):
+                named[name] = (*named.get(name, ()), each)
+        return named
+
+    @cached_property
+    def _prices_by_gpu(self) -> Mapping[str, Sequence[Price]]:
+        by_gpu: defaultdict[str, list[Price]] = defaultdict(list)
+        for price in self.prices:
+            if price.gpu is not None and is_comparable(price):
+                by_gpu[price.gpu].append(price)
+        return by_gpu
+
+    @cached_property
+    def _offers(self) -> dict[tuple[PricesWanted, str, tuple[str, str] | None], tuple[Offer, ...]]:
+        # A memory of what was asked, not part of the catalogue.
+        return {}
 
     @cached_property
     def _gpus_by_name(self) -> Mapping[str, GpuRecord]:

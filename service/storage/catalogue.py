@@ -1,5 +1,6 @@
 """Reading and writing the catalogue."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -7,8 +8,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
 
+from service.catalogue.importers.building import offer_key
 from service.catalogue.records.gpu import Disagreement, GpuRecord, Level, SourcedFigure
 from service.catalogue.records.model import ModelRecord
+from service.catalogue.records.price import HostedPrice, InstanceType, Price, PriceKind
 from service.catalogue.records.revision import RevisionRecord
 from service.catalogue.records.source import SourceRecord
 from service.catalogue.snapshot import Snapshot
@@ -85,11 +88,43 @@ def model_from_row(row: Row) -> ModelRecord:
     return ModelRecord(**fields)
 
 
+def _instance_to_row(instance: InstanceType) -> dict[str, Any]:
+    return asdict(instance) | {"ambiguous": list(instance.ambiguous)}
+
+
+def instance_from_row(row: Row) -> InstanceType:
+    """A machine from a row of its table."""
+    link = None if row["link"] is None else Link(row["link"])
+    fields: dict[str, Any] = dict(row) | {"ambiguous": tuple(row["ambiguous"]), "link": link}
+    return InstanceType(**fields)
+
+
+def price_to_row(price: Price) -> dict[str, Any]:
+    """A row of the table of prices."""
+    return asdict(price) | {"offer": offer_key(price), "ambiguous": list(price.ambiguous), "kind": price.kind.value}
+
+
+def price_from_row(row: Row) -> Price:
+    """A price from a row of its table; text that many prices share is kept once."""
+    fields: dict[str, Any] = {name: sys.intern(value) if type(value) is str else value for name, value in row.items()}
+    del fields["offer"]
+    fields["ambiguous"] = tuple(row["ambiguous"])
+    fields["kind"] = PriceKind(row["kind"])
+    return Price(**fields)
+
+
 MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(SourceRecord, tables.sources, asdict, lambda row: SourceRecord(**row)),
     Mapper(GpuRecord, tables.gpus, _gpu_to_row, gpu_from_row),
     Mapper(ModelRecord, tables.models, _model_to_row, model_from_row),
+    Mapper(InstanceType, tables.instance_types, _instance_to_row, instance_from_row),
+    Mapper(Price, tables.prices, price_to_row, price_from_row),
+    Mapper(HostedPrice, tables.hosted_prices, asdict, lambda row: HostedPrice(**row)),
 )
+OBSERVATIONS = frozenset({Price, HostedPrice})
+"""Kinds whose records never contradict another kind's: a writer of others need not read them."""
+
+ROWS_AT_A_TIME = 5000
 BOOKKEEPING = frozenset({"id", "from_revision", "to_revision"})
 
 
@@ -117,8 +152,9 @@ def read_rows(
     table = mapper.table.table
     columns = [column for column in table.c if column.name not in BOOKKEEPING]
     order = [table.c[column] for column in mapper.table.key]
-    rows = cast("Sequence[Row]", connection.execute(sa.select(*columns).where(where).order_by(*order)).mappings().all())
-    return {mapper.key(row): mapper.from_row(row) for row in rows}
+    selected = sa.select(*columns).where(where).order_by(*order)
+    rows = connection.execute(selected, execution_options={"yield_per": ROWS_AT_A_TIME}).mappings()
+    return {mapper.key(row): mapper.from_row(row) for row in cast("Iterable[Row]", rows)}
 
 
 def load_snapshot(connection: sa.Connection, revision: int | None = None) -> Snapshot:
@@ -157,9 +193,14 @@ def publish(connection: sa.Connection, records: Iterable[object], *, author: str
     """
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITER_LOCK)))
     revision = current_revision(connection)
-    held = {mapper.kind: read_rows(connection, mapper, mapper.table.current) for mapper in MAPPERS}
+    given = list(records)
+    untouched = OBSERVATIONS - {type(record) for record in given}
+    held = {
+        mapper.kind: {} if mapper.kind in untouched else read_rows(connection, mapper, mapper.table.current)
+        for mapper in MAPPERS
+    }
     fresh: dict[type, dict[tuple[Any, ...], Any]] = {mapper.kind: {} for mapper in MAPPERS}
-    for record in records:
+    for record in given:
         key = _mapper(record).key(_mapper(record).to_row(record))
         if key in fresh[type(record)]:
             raise ValueError(f"{' '.join(map(str, key))} is given twice")
@@ -169,12 +210,23 @@ def publish(connection: sa.Connection, records: Iterable[object], *, author: str
         return revision
     revision += 1
     _snapshot(revision, {kind: held[kind] | fresh[kind] for kind in held})
-    connection.execute(catalogue_revisions.insert().values(revision=revision, author=author, summary=summary))
+    open_revision(connection, revision, author=author, summary=summary)
     for mapper in MAPPERS:
         if changes := fresh[mapper.kind]:
-            _write(connection, mapper, revision, changes)
-    connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(revision))))
+            replaced = [key for key in changes if key in held[mapper.kind]]
+            _write(connection, mapper, revision, changes.values(), replaced)
+    announce(connection, revision)
     return revision
+
+
+def open_revision(connection: sa.Connection, revision: int, *, author: str, summary: str) -> None:
+    """Begin a revision, whose rows follow in the same transaction."""
+    connection.execute(catalogue_revisions.insert().values(revision=revision, author=author, summary=summary))
+
+
+def announce(connection: sa.Connection, revision: int) -> None:
+    """Tell every listener of a revision once the transaction commits."""
+    connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(revision))))
 
 
 def _mapper(record: object) -> Mapper[Any]:
@@ -182,12 +234,18 @@ def _mapper(record: object) -> Mapper[Any]:
 
 
 def _write(
-    connection: sa.Connection, mapper: Mapper[Any], revision: int, records: Mapping[tuple[Any, ...], object]
+    connection: sa.Connection,
+    mapper: Mapper[Any],
+    revision: int,
+    records: Iterable[object],
+    replaced: Sequence[tuple[Any, ...]],
 ) -> None:
     table = mapper.table.table
-    key = sa.tuple_(*(table.c[column] for column in mapper.table.key))
-    connection.execute(table.update().where(mapper.table.current, key.in_(list(records))).values(to_revision=revision))
-    rows = [mapper.to_row(record) | {"from_revision": revision} for record in records.values()]
+    if replaced:
+        key = sa.tuple_(*(table.c[column] for column in mapper.table.key))
+        closed = table.update().where(mapper.table.current, key.in_(replaced))
+        connection.execute(closed.values(to_revision=revision))
+    rows = [mapper.to_row(record) | {"from_revision": revision} for record in records]
     connection.execute(table.insert(), rows)
 
 
@@ -195,4 +253,12 @@ def _snapshot(revision: int, records: Mapping[type, Mapping[tuple[Any, ...], Any
     def of(kind: type[Record]) -> tuple[Record, ...]:
         return tuple(record for _, record in sorted(records[kind].items(), key=lambda item: item[0]))
 
-    return Snapshot(revision=revision, gpus=of(GpuRecord), models=of(ModelRecord), sources=of(SourceRecord))
+    return Snapshot(
+        revision=revision,
+        gpus=of(GpuRecord),
+        models=of(ModelRecord),
+        sources=of(SourceRecord),
+        instance_types=of(InstanceType),
+        prices=of(Price),
+        hosted_prices=of(HostedPrice),
+    )

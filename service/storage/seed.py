@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 DATA = CHECKOUT / "service" / "catalogue" / "data"
 AUTHOR = "seed"
+TAKEN = b"gpus, models, machines, prices"
 
 
 def fingerprint() -> str:
-    """Short digest of every shipped file."""
-    digest = hashlib.sha256()
+    """Short digest of every shipped file, and of what is taken from them."""
+    digest = hashlib.sha256(TAKEN)
     for file in _files():
         digest.update(str(file.relative_to(DATA)).encode())
         digest.update(file.read_bytes())
@@ -43,6 +44,7 @@ def is_seeded(database_url: str) -> bool:
 def shipped() -> Iterator[object]:
     """The shipped files' records."""
     from service.catalogue.records.source import SourceRecord
+    from service.catalogue.shipped import shipped_hosted_prices, shipped_instance_types, shipped_prices
     from service.storage import catalogue
 
     gpus = json.loads((DATA / "gpus.json").read_text())
@@ -55,6 +57,9 @@ def shipped() -> Iterator[object]:
         row: dict[str, Any] = json.loads(file.read_text())
         defaults = {"hf_quant_config": None, "weights_bytes": None}
         yield catalogue.model_from_row(defaults | row | {"as_of": date.fromisoformat(row["as_of"])})
+    yield from shipped_instance_types()
+    yield from shipped_prices()
+    yield from shipped_hosted_prices()
 
 
 def seed(connection: "sa.Connection") -> int:

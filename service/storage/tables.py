@@ -72,6 +72,47 @@ def provenance() -> tuple[SchemaItem, ...]:
     )
 
 
+def observations_table(name: str, *elements: SchemaItem, key: tuple[str, ...]) -> CatalogueTable:
+    """A table of dated observations: of one key there is one at a time, and a new day is a new key.
+
+    Uniqueness is an ordinary index, for these tables grow by many thousand rows at once.
+    """
+    table = sa.Table(
+        name,
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        *elements,
+        sa.Column("from_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision"), nullable=False),
+        sa.Column("to_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision")),
+        sa.CheckConstraint("to_revision > from_revision", name="revisions_ordered"),
+        sa.Index(f"uq_{name}_current", *key, unique=True, postgresql_where=sa.text("to_revision IS NULL")),
+    )
+    return CatalogueTable(table, key)
+
+
+def observed() -> tuple[SchemaItem, ...]:
+    """Columns that say where and on which day something was seen."""
+    return (
+        sa.Column("observed_on", sa.Date, nullable=False),
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("note", sa.Text, nullable=False),
+        sa.CheckConstraint("source <> ''", name="source_given"),
+    )
+
+
+def one_card() -> tuple[SchemaItem, ...]:
+    """Rules for a card, known or one of several, and how much of it."""
+    return (
+        sa.CheckConstraint("gpu ~ '^[a-z0-9]+(-[a-z0-9]+)*$'", name="gpu_form"),
+        sa.CheckConstraint("(gpu IS NULL) = (cardinality(ambiguous) > 0)", name="gpu_known_or_ambiguous"),
+        sa.CheckConstraint("gpu_count >= 1", name="gpu_count_positive"),
+        sa.CheckConstraint(
+            "gpu_fraction IS NULL OR (gpu_fraction > 0 AND gpu_fraction < 1 AND gpu_count = 1)",
+            name="gpu_fraction_of_one",
+        ),
+    )
+
+
 sources = catalogue_table(
     "sources",
     sa.Column("key", sa.Text, nullable=False),
@@ -140,7 +181,84 @@ models = catalogue_table(
     key=("name",),
 )
 
-CATALOGUE = (sources, gpus, models)
+instance_types = catalogue_table(
+    "instance_types",
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("instance_type", sa.Text, nullable=False),
+    sa.Column("gpu", sa.Text),
+    sa.Column("gpu_name", sa.Text, nullable=False),
+    sa.Column("ambiguous", pg.ARRAY(sa.Text), nullable=False),
+    sa.Column("gpu_count", sa.Integer, nullable=False),
+    sa.Column("gpu_fraction", sa.Numeric),
+    sa.Column("link", sa.Text),
+    sa.Column("link_domain_gpus", sa.Integer, nullable=False),
+    sa.Column("network", sa.Text, nullable=False),
+    sa.Column("network_gbit_per_s", sa.Double),
+    sa.Column("vcpu", sa.Integer),
+    sa.Column("memory_gib", sa.Double),
+    sa.Column("confidence", sa.Text, nullable=False),
+    *observed(),
+    sa.CheckConstraint("provider <> '' AND instance_type <> ''", name="machine_given"),
+    *one_card(),
+    sa.CheckConstraint("link IN ('nvlink', 'pcie', 'xgmi')", name="link_known"),
+    sa.CheckConstraint("link_domain_gpus BETWEEN 1 AND gpu_count", name="link_domain_within_machine"),
+    sa.CheckConstraint("confidence IN ('high', 'medium', 'low')", name="confidence_known"),
+    key=("provider", "instance_type"),
+)
+
+prices = observations_table(
+    "prices",
+    sa.Column("offer", sa.Text, nullable=False),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("region", sa.Text, nullable=False),
+    sa.Column("zone", sa.Text, nullable=False),
+    sa.Column("instance_type", sa.Text, nullable=False),
+    sa.Column("gpu", sa.Text),
+    sa.Column("gpu_name", sa.Text, nullable=False),
+    sa.Column("ambiguous", pg.ARRAY(sa.Text), nullable=False),
+    sa.Column("gpu_count", sa.Integer, nullable=False),
+    sa.Column("gpu_fraction", sa.Numeric),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("currency", sa.Text, nullable=False),
+    sa.Column("amount_per_hour", sa.Numeric, nullable=False),
+    sa.Column("host_included", sa.Boolean, nullable=False),
+    *observed(),
+    sa.CheckConstraint("offer ~ '^[0-9a-f]{32}$'", name="offer_form"),
+    sa.CheckConstraint("provider <> ''", name="provider_given"),
+    *one_card(),
+    sa.CheckConstraint(
+        "kind IN ('on_demand', 'spot', 'reserved_1y', 'reserved_3y', 'marketplace', 'community')", name="kind_known"
+    ),
+    sa.CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency_form"),
+    sa.CheckConstraint("amount_per_hour > 0 AND amount_per_hour < 'Infinity'", name="amount_positive"),
+    key=("offer",),
+)
+"""`offer` is a digest of all but the amount: of one offer, source and day there is one price."""
+
+hosted_prices = observations_table(
+    "hosted_prices",
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("family", sa.Text, nullable=False),
+    sa.Column("currency", sa.Text, nullable=False),
+    sa.Column("input_per_million", sa.Numeric, nullable=False),
+    sa.Column("output_per_million", sa.Numeric, nullable=False),
+    sa.Column("cached_input_per_million", sa.Numeric),
+    sa.Column("context_tokens", sa.Integer),
+    sa.Column("deprecated_on", sa.Date),
+    *observed(),
+    sa.CheckConstraint("provider <> '' AND model <> ''", name="model_given"),
+    sa.CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency_form"),
+    sa.CheckConstraint(
+        "input_per_million > 0 AND output_per_million > 0 AND coalesce(cached_input_per_million, 0) >= 0"
+        " AND greatest(input_per_million, output_per_million, cached_input_per_million) < 'Infinity'",
+        name="amounts_positive",
+    ),
+    sa.CheckConstraint("context_tokens > 0", name="context_tokens_positive"),
+    key=("provider", "model", "observed_on", "source"),
+)
+
+CATALOGUE = (sources, gpus, models, instance_types, prices, hosted_prices)
 """Every table of the catalogue, in the order rows are written."""
 
 api_keys = sa.Table(

@@ -70,6 +70,11 @@ def _repeat(row: int, price: Price) -> Skipped:
     )
 
 
+def offer_key(price: Price) -> str:
+    """Digest of all that makes an offer, hosts' own prices included where hosts set them: 32 hexadecimal digits."""
+    return _digest(price, price.zone).hex()
+
+
 def _digest(price: Price, zone: str) -> bytes:
     own_prices = price.kind is PriceKind.MARKETPLACE or price.provider in MARKETPLACES
     card = price.gpu or "/".join(price.ambiguous)

@@ -1,0 +1,86 @@
+"""From price observations to the offers a plan may rest on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+from service.catalogue.records.price import USD, Price, PriceKind
+from service.sizing.cost.offer import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class PricesWanted:
+    """Which prices may be used; None: any provider, any region, up to the newest."""
+
+    kind: PriceKind = PriceKind.ON_DEMAND
+    provider: str | None = None
+    region: str | None = None
+    as_of: date | None = None
+
+
+def is_comparable(price: Price) -> bool:
+    """Whether a price is for whole cards that are known for certain, host included, in USD."""
+    return price.gpu is not None and price.gpu_fraction is None and price.host_included and price.currency == USD
+
+
+def best_offers(
+    prices: Iterable[Price],
+    wanted: PricesWanted,
+    instance: tuple[str, str] | None = None,
+    newest_on: date | None = None,
+) -> tuple[Offer, ...]:
+    """The cheapest offer of each machine size, the smallest machine first.
+
+    Of each offer (provider, place, machine, terms) the newest observation up to `wanted.as_of` holds, however much
+    cheaper an older one was; of two of one day the dearer.
+
+    Parameters
+    ----------
+    prices : iterable of Price
+        Comparable ones (`is_comparable`) of one card.
+    instance : tuple of str, optional
+        Provider and instance type, where only one machine is considered.
+    newest_on : date, optional
+        The day from which ages are counted where no day was asked for.
+    """
+    newest: dict[tuple[str, str, str, str, int], Price] = {}
+    for price in prices:
+        if not _is_wanted(price, wanted, instance):
+            continue
+        place = price.provider, price.region, price.zone, price.instance_type, price.gpu_count
+        held = newest.get(place)
+        if held is None or (price.observed_on, price.amount_per_hour) > (held.observed_on, held.amount_per_hour):
+            newest[place] = price
+    cheapest: dict[tuple[int, bool], Price] = {}
+    for price in sorted(newest.values(), key=_by_amount):
+        cheapest.setdefault((price.gpu_count, bool(price.instance_type)), price)
+    counted_from = wanted.as_of or newest_on
+    return tuple(_offer(price, counted_from) for _, price in sorted(cheapest.items(), key=lambda each: each[0]))
+
+
+def _is_wanted(price: Price, wanted: PricesWanted, instance: tuple[str, str] | None) -> bool:
+    return (
+        price.kind is wanted.kind
+        and (wanted.provider is None or price.provider == wanted.provider)
+        and (wanted.region is None or price.region in ("", wanted.region))
+        and (wanted.as_of is None or price.observed_on <= wanted.as_of)
+        and (instance is None or (price.provider, price.instance_type) == instance)
+    )
+
+
+def _by_amount(price: Price) -> tuple[object, ...]:
+    return price.amount_per_hour, -price.observed_on.toordinal(), price.provider, price.region, price.instance_type
+
+
+def _offer(price: Price, counted_from: date | None) -> Offer:
+    return Offer(
+        provider=price.provider,
+        kind=price.kind.value,
+        instance_type=price.instance_type,
+        region=price.region,
+        gpu_count=price.gpu_count,
+        per_hour=price.amount_per_hour,
+        observed_on=price.observed_on.isoformat(),
+        source=price.source,
+        age_days=max(0, (counted_from - price.observed_on).days) if counted_from else 0,
+    )

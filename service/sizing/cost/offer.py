@@ -1,0 +1,62 @@
+"""What machines are offered for, and which offer carries a deployment for the least."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from service.sizing.cost.tokens import deployment_per_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a machine was to be rented for on a day.
+
+    Attributes
+    ----------
+    provider, kind, region : str
+        Who rents it, on what terms ("on_demand", ...), and where (empty: not stated, or everywhere).
+    instance_type : str
+        The machine; empty where GPUs are sold one by one.
+    gpu_count : int
+        GPUs of the machine.
+    per_hour : Decimal
+        The whole machine, USD an hour.
+    observed_on, source : str
+        Day (YYYY-MM-DD) and place it was seen.
+    age_days : int
+        Days before the day asked for, or before the newest price known.
+    """
+
+    provider: str
+    kind: str
+    instance_type: str
+    region: str
+    gpu_count: int
+    per_hour: Decimal
+    observed_on: str
+    source: str
+    age_days: int
+
+
+def cheapest(offers: Iterable[Offer], gpu_count: int, gpus_per_node: int) -> tuple[Offer, Decimal] | None:
+    """The offer that carries a deployment for the least, and the cost of all its machines per hour.
+
+    Machines are rented whole, and one must hold as many GPUs as the deployment keeps together: all of them, or a
+    node's where it spans nodes. GPUs sold one by one cost what they cost times their number. 4 GPUs at 98.32 for a
+    machine of 8 or 60.00 for one of 4: 60.00; at 12.00 for machines of one, those do not serve.
+
+    Parameters
+    ----------
+    gpu_count, gpus_per_node : int
+        GPUs of the deployment, and of one machine as it was planned.
+    """
+    together = min(gpu_count, gpus_per_node)
+    serving = [
+        (deployment_per_hour(offer.per_hour, gpu_count, offer.gpu_count), index, offer)
+        for index, offer in enumerate(offers)
+        if not offer.instance_type or offer.gpu_count >= together
+    ]
+    if not serving:
+        return None
+    cost, _, offer = min(serving, key=lambda each: each[:2])
+    return offer, cost
