@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from enum import StrEnum
 
 from service.sizing.calibration import StartupPoint
+from service.sizing.cost.offer import Offer
 from service.sizing.engine.options import EngineOptions
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
@@ -54,37 +54,6 @@ class Objectives:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a machine was to be rented for on a day.
-
-    Attributes
-    ----------
-    provider, kind, region : str
-        Who rents it, on what terms ("on_demand", ...), and where (empty: not stated, or everywhere).
-    instance_type : str
-        The machine; empty where GPUs are sold one by one.
-    gpu_count : int
-        GPUs of the machine.
-    per_hour : Decimal
-        The whole machine, USD an hour.
-    observed_on, source : str
-        Day (YYYY-MM-DD) and place it was seen.
-    age_days : int
-        Days before the day asked for, or before the newest price known.
-    """
-
-    provider: str
-    kind: str
-    instance_type: str
-    region: str
-    gpu_count: int
-    per_hour: Decimal
-    observed_on: str
-    source: str
-    age_days: int
-
-
-@dataclass(frozen=True, slots=True)
 class Machine:
     """A GPU and how its node joins it, after the caller's overrides.
 
@@ -114,8 +83,9 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `calibrations` are measured startups of the model by GPU slug. `catalogue_revision` and `rules_version` are repeated
-    in the answer, so that it can be computed again.
+    `calibrations` are measured startups of the model by GPU slug; `offers` the prices that a plan may rest on, by
+    `Machine.instance` or else GPU slug, the cheapest of each machine size. `catalogue_revision` and `rules_version` are
+    repeated in the answer, so that it can be computed again.
     """
 
     model: ModelShape
