@@ -99,9 +99,9 @@ def rotary_settings(source: Source, kinds: list[str], kind: str) -> Fields:
         return nested.child(kind) or nested
     first, values = kinds.index(kind), dict[str, Any]()
     for listed, name in (("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")):
-        entries = text.values.get(listed)
+        entries = text.items(listed) if isinstance(text.values.get(listed), list) else ()
         text.ignore(listed)
-        if isinstance(entries, list) and first < len(entries):
+        if entries and first < len(entries):
             values[name] = entries[first]
     scaling = text.child("rope_scaling") if kind == "full_attention" else None
     return Fields({**values, **(scaling.values if scaling else {})}, text.named("rope_scaling"))
