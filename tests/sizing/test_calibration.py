@@ -1,0 +1,118 @@
+"""A measured startup replaces or corrects a prediction as far as it reaches, and no farther."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.sizing import plan
+from service.sizing.calibration import StartupPoint
+from service.sizing.engine.options import EngineOptions
+from service.sizing.layouts import Layout
+from service.sizing.quantities import GIB
+from service.sizing.question import Assumptions, Question, Workload
+from tests.sizing.test_plan import H100, SMALL, machine, recommended
+from tests.sizing.test_working_space import fitted
+
+
+def point(version: str = "0.18.0", **changes: Any) -> StartupPoint:
+    """A startup that took half a GiB more than predicted and loaded 1 % more."""
+    major, minor, patch = (int(part) for part in version.partition("+")[0].split("."))
+    layout = changes.pop("layout", Layout())
+    predicted = fitted(SMALL, H100, layout, version=version)
+    return StartupPoint(
+        id=f"startup-{version}",
+        source="a log",
+        version=version,
+        release=(major, minor, patch),
+        layout=layout,
+        options=EngineOptions(version=version),
+        quantization=changes.pop("quantization", None),
+        weights_bytes=round(predicted.loaded[0] * 1.01),
+        overhead_bytes=round(predicted.bands[0].value + 0.5 * GIB),
+    )
+
+
+def question(*points: StartupPoint, version: str = "0.18.0", layout: Layout = Layout(), **changes: Any) -> Question:
+    """A question about Llama 8B on one kind of card, with measured startups."""
+    return replace(
+        Question(
+            model=SMALL,
+            precision="checkpoint",
+            workload=Workload(4096, 1, 3584, 512),
+            machines=(machine(H100),),
+            engine=EngineOptions(version=version),
+            layout=layout,
+            calibrations={"h100": points},
+        ),
+        **changes,
+    )
+
+
+def test_the_same_deployment_is_copied() -> None:
+    """Weights and overhead are the measured ones, and the plan says what it would have been without."""
+    measured = point()
+    found, without = recommended(plan(question(measured))), recommended(plan(question()))
+    assert found.memory.weights_bytes == measured.weights_bytes
+    assert found.memory.working_space_bytes == measured.overhead_bytes
+    assert found.calibration is not None
+    assert (found.calibration.id, found.calibration.tier, found.calibration.distance) == ("startup-0.18.0", "exact", 0)
+    assert found.calibration.prediction_without.weights_bytes == without.memory.weights_bytes
+    assert found.calibration.prediction_without.working_space_bytes == without.memory.working_space_bytes
+    assert found.basis["memory.working_space_bytes"].basis == "measured"
+    assert found.memory.working_space_high_bytes - measured.overhead_bytes == pytest.approx(0.05 * GIB, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("measured", "tier"),
+    [
+        (point(layout=Layout(2)), "same_version"),
+        (point("0.18.0+vendor.1"), "same_version"),
+        (point("0.19.0"), "same_era"),
+        (point("0.17.1"), "same_era"),
+    ],
+)
+def test_a_near_deployment_corrects_by_what_was_missed(measured: StartupPoint, tier: str) -> None:
+    """Half a GiB and 1 % are added to the prediction."""
+    found = recommended(plan(question(measured)))
+    assert found.calibration is not None
+    assert found.calibration.tier == tier
+    without = found.calibration.prediction_without
+    assert found.memory.working_space_bytes - without.working_space_bytes == pytest.approx(0.5 * GIB, abs=4)
+    assert found.memory.weights_bytes == pytest.approx(without.weights_bytes * 1.01, rel=1e-6)
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.20.0", "0.13.0"])
+def test_nothing_reaches_over_an_era(version: str) -> None:
+    """The engine divides memory differently there."""
+    assert recommended(plan(question(point(version)))).calibration is None
+
+
+def test_another_quantisation_says_nothing() -> None:
+    """Its kernels take other memory."""
+    assert recommended(plan(question(point(quantization="fp8")))).calibration is None
+
+
+def test_weights_of_another_model_are_not_believed() -> None:
+    """Twice the predicted bytes are not this model at this precision."""
+    other = replace(point(), weights_bytes=2 * fitted(SMALL, H100, Layout(), version="0.18.0").loaded[0])
+    assert recommended(plan(question(other))).calibration is None
+
+
+def test_the_nearest_wins_and_repeats_give_their_middle() -> None:
+    """The same release before another one; of three repeats the one between."""
+    base = point()
+    low, high = (
+        replace(base, id=name, overhead_bytes=base.overhead_bytes + change)
+        for name, change in (("low", -(1 << 20)), ("high", 1 << 20))
+    )
+    found = recommended(plan(question(point("0.19.0"), high, base, low)))
+    assert found.calibration is not None
+    assert found.calibration.id == base.id
+
+
+def test_a_given_working_space_wins() -> None:
+    """The caller's figure replaces prediction and measurement alike."""
+    found = recommended(plan(question(point(), assumptions=Assumptions(working_space_bytes=2 * GIB))))
+    assert found.calibration is None
+    assert found.memory.working_space_bytes == 2 * GIB
