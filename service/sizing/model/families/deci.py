@@ -18,6 +18,9 @@ from service.sizing.quantities import round_up
 WIDTH_MULTIPLE = 256
 """MLP widths given as multipliers are rounded up to this."""
 
+REPLACEMENTS = ("replace_with_linear", "sparsify", "window_length", "num_sink_tokens", "mamba", "moe", "llama4")
+"""What else a search may put in a layer, which the engine's class does not build."""
+
 Block = tuple[int, int]
 """KV heads and MLP width of one layer; 0: the layer has no attention, or no MLP."""
 
@@ -66,7 +69,7 @@ def read_part(source: Source, entry: Fields | None, index: str, name: str) -> Fi
     if part is None:
         field = f"block_configs.{index}.{name}"
         raise source.invalid(field, f"{field} is missing: give an object")
-    for strange in ("replace_with_linear", "sparsify", "window_length", "num_sink_tokens"):
+    for strange in REPLACEMENTS:
         if part.raw(strange)[1]:
             raise source.refuse(part.named(strange), because=f"{part.named(strange)} is not understood")
     return part
