@@ -33,7 +33,10 @@ def point(version: str = "0.18.0", **changes: Any) -> StartupPoint:
     )
 
 
-def question(*points: StartupPoint, version: str = "0.18.0", layout: Layout = Layout(), **changes: Any) -> Question:
+ONE_CARD = Layout()
+
+
+def question(*points: StartupPoint, version: str = "0.18.0", layout: Layout = ONE_CARD, **changes: Any) -> Question:
     """A question about Llama 8B on one kind of card, with measured startups."""
     return replace(
         Question(
