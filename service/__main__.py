@@ -13,6 +13,9 @@ COMMANDS = {
     "migrate": "bring the database's schema up to date",
     "seed": "put the shipped catalogue into the database",
     "plan": "size a deployment and print it",
+    "ingest": "read configurations of models and put them into the catalogue",
+    "keys": "make, list and revoke the API keys that writes need",
+    "architectures": "write the list of what is understood to docs/architectures.md",
     "export-openapi": "write the service's contract to openapi/openapi.json",
 }
 """Every command with its summary; the module of the same name in `service.cli` does the work."""

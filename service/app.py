@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, compare, flags, models, plans, system, topology
+from service.api import catalogue, compare, flags, models, plans, revisions, system, topology
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -29,6 +29,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
     *models.OPERATIONS,
+    *revisions.OPERATIONS,
     *system.OPERATIONS,
 )
 """Everything the service offers, in the order of the contract."""

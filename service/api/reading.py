@@ -128,7 +128,7 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
         field = current.model_fields.get(str(part))
         if field is not None:
             current = next(_models_in(field.annotation), current)
-    return sorted(current.model_fields)
+    return sorted(field.alias or name for name, field in current.model_fields.items())
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

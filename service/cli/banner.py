@@ -17,8 +17,8 @@ PAUSE_S = 0.05
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-def show(settings: Settings) -> None:
-    """Wait until the service answers, then print its address and a plan it made."""
+def show(settings: Settings, how_to_write: str) -> None:
+    """Wait until the service answers, then print its address, a plan it made and which key writes."""
     host = ANY_ADDRESS.get(settings.host, settings.host)
     answer = _ask_when_ready(host, settings.port)
     if answer is None:
@@ -34,6 +34,7 @@ def show(settings: Settings) -> None:
     console.print(
         "\nAsked with:\n"
         f"  curl -s {address}/plan -H 'Content-Type: application/json' -d '{json.dumps(QUESTION)}'\n"
+        f"\n{how_to_write}\n"
         "\nCtrl-C stops it.\n",
         markup=False,
     )

@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         # The workers read their settings from the environment, as every process does.
         os.environ["DATABASE_URL"] = str(provided.database_url)
         if not arguments.quiet:
-            threading.Thread(target=banner.show, args=(provided,), daemon=True).start()
+            from service.cli.keys import how_to_write
+
+            own = provided.data_dir if settings.database_url is None else None
+            threading.Thread(target=banner.show, args=(provided, how_to_write(provided, own)), daemon=True).start()
         return serve(provided)
 
 

@@ -59,7 +59,7 @@ def running(data_dir: Path | None, options: dict[str, str] | None = None) -> Gen
         The binaries are not installed, the directory cannot be used, or Postgres does not start.
     """
     owner = _Owner.current()
-    data_dir = data_dir or _default_data_dir(owner)
+    data_dir = data_directory(data_dir)
     try:
         _prepare(data_dir, owner)
         users = (data_dir / "users.lock").open("a")
@@ -83,6 +83,11 @@ def running(data_dir: Path | None, options: dict[str, str] | None = None) -> Gen
             fcntl.flock(users, fcntl.LOCK_UN)
             if keeper:
                 _await_stop(users.fileno(), keeper)
+
+
+def data_directory(given: Path | None) -> Path:
+    """Where a database of our own keeps its data; see `running`."""
+    return given or _default_data_dir(_Owner.current())
 
 
 @dataclass(frozen=True, slots=True)

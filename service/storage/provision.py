@@ -13,6 +13,8 @@ from service.storage.url import check_reachable
 def database(settings: Settings) -> Generator[Settings]:
     """The settings with the URL of a database that answers: the one named, or our own for as long as it is used.
 
+    Of our own the settings name the data directory too.
+
     Raises
     ------
     StartupError
@@ -23,7 +25,7 @@ def database(settings: Settings) -> Generator[Settings]:
         yield settings
         return
     with embedded.running(settings.data_dir) as url:
-        yield replace(settings, database_url=url)
+        yield replace(settings, database_url=url, data_dir=embedded.data_directory(settings.data_dir))
 
 
 def migrate(settings: Settings) -> bool:
