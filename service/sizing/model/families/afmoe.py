@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model import blocks
-from service.sizing.model.families.llama import HeadNorms, Recipe, read, read_attention
+from service.sizing.model.families.llama import read, read_attention
 from service.sizing.model.families.mixture import Mixture
+from service.sizing.model.families.recipe import HeadNorms, Recipe
 from service.sizing.model.families.windows import periodic_layers
 from service.sizing.model.modules import Module
 from service.sizing.model.shape import ModelShape

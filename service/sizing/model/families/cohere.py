@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model.families.dense import RECIPES
-from service.sizing.model.families.llama import Recipe, Spelling, reader
+from service.sizing.model.families.llama import reader
 from service.sizing.model.families.mixture import Mixture
+from service.sizing.model.families.recipe import Recipe, Spelling
 from service.sizing.model.source import SLIDING_ATTENTION, Source
 
 DEFAULTS: Mapping[str, Any] = {"max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model.families.dense import ATTENTION_BIAS, EVERYWHERE, NORMALISER
-from service.sizing.model.families.llama import HeadNorms, Recipe, read, table_buffer
+from service.sizing.model.families.llama import read, table_buffer
 from service.sizing.model.families.multimodal import Tied, behind, tower_config
+from service.sizing.model.families.recipe import HeadNorms, Recipe
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, Units
 from service.sizing.model.resolution import without_head

@@ -24,12 +24,14 @@ class Tied(StrEnum):
     """Which part of a multimodal configuration says whether the head is the embedding.
 
     The engine copies the root's word into the text part where the root's class (transformers 5.20) has the field, which
-    then is true (`ROOT_ELSE_TIED`) or false (`ROOT_ELSE_SEPARATE`) unless named. With `EITHER` one true of the two is
-    enough. Under `ROOT_WITH_CLASS` the root's word counts only where the text part names its class, under `TEXT` never.
+    then is true (`ROOT_ELSE_TIED`) or false (`ROOT_ELSE_SEPARATE`) unless named; without such a field the root's word
+    counts if named (`ROOT_IF_NAMED`). With `EITHER` one true of the two is enough. Under `ROOT_WITH_CLASS` the root's
+    word counts only where the text part names its class, under `TEXT` never.
     """
 
     ROOT_ELSE_TIED = "root_else_tied"
     ROOT_ELSE_SEPARATE = "root_else_separate"
+    ROOT_IF_NAMED = "root_if_named"
     EITHER = "either"
     ROOT_WITH_CLASS = "root_with_class"
     TEXT = "text"
@@ -40,6 +42,8 @@ def with_tie(source: Source, tied: Tied) -> Source:
     root = source.root
     if root is source.text:
         return source
+    if tied is Tied.ROOT_IF_NAMED and "tie_word_embeddings" not in root:
+        return source.overridden({"tie_word_embeddings": source.text.flag("tie_word_embeddings", default=False)})
     if tied is Tied.TEXT or (tied is Tied.ROOT_WITH_CLASS and "architectures" not in source.text):
         return source.overridden({"tie_word_embeddings": source.text.flag("tie_word_embeddings", default=False)})
     value = root.flag("tie_word_embeddings", default=tied is Tied.ROOT_ELSE_TIED)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from service.sizing.model.families import dense, experts
-from service.sizing.model.families.llama import Recipe, read
+from service.sizing.model.families.llama import read
 from service.sizing.model.families.multimodal import Tied, Tower, behind, tower_config
 from service.sizing.model.families.qwen3_next import VISION
+from service.sizing.model.families.recipe import Recipe
 from service.sizing.model.modules import Module
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source

@@ -1,6 +1,7 @@
-"""The encoder of Whisper, alone or in front of a language model.
+"""The encoder of Whisper and its kin, alone or in front of a language model.
 
-Source: vLLM 0.33 `model_executor/models/whisper.py`.
+Source: vLLM 0.33 `model_executor/models/whisper.py`, `qwen3_omni_moe_thinker.py`; transformers 5.20
+`models/qwen2_audio`, `models/qwen2_5_omni` for encoders that the engine runs as they are.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from typing import Any
 
 from service.sizing.errors import InvalidConfig
 from service.sizing.model.fields import Fields
-from service.sizing.model.modules import Module, Split, Tensor, TensorClass, Units
-from service.sizing.model.quantization import Quantization
+from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
+from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.towers.parts import TOWER, layer_norm, tower_linear, tower_query_key_value
 
 WHISPER: Mapping[str, Any] = {
@@ -74,3 +75,90 @@ def whisper_encoder(
             layer_norm("norms", 2 * hidden),
         )
     return (*modules, layer_norm("layer_norm", hidden))
+
+
+LARGE: Mapping[str, Any] = {
+    "d_model": 1280,
+    "num_mel_bins": 128,
+    "encoder_layers": 32,
+    "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120,
+    "max_source_positions": 1500,
+    "output_dim": 3584,
+    "downsample_hidden_size": 480,
+}
+"""What Qwen's classes fill in."""
+
+FLOAT32_BYTES = 4
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Linear:
+    """A linear layer that every rank holds whole."""
+    return Linear(name, TOWER, Units(inputs), (Units(outputs),), Split.REPLICATED, bias)
+
+
+def whole_encoder(audio: Fields, *, fixed_positions: bool) -> tuple[Module, ...]:
+    """Convolutions, positions, layers and final norm of a Whisper encoder that every rank holds whole.
+
+    With `fixed_positions` the positions are computed instead of stored.
+    """
+    audio = audio.completed(LARGE)
+    hidden, width, mels = audio.integer("d_model"), audio.integer("encoder_ffn_dim"), audio.integer("num_mel_bins")
+    layer = (
+        linear("q_proj", hidden, hidden),
+        linear("k_proj", hidden, hidden, bias=False),
+        linear("v_proj", hidden, hidden),
+        linear("out_proj", hidden, hidden),
+        linear("fc1", hidden, width),
+        linear("fc2", width, hidden),
+        layer_norm("norms", 2 * hidden),
+    )
+    return (
+        Tensor("conv1", TOWER, (Units(hidden),), columns=3 * mels + 1),
+        Tensor("conv2", TOWER, (Units(hidden),), columns=3 * hidden + 1),
+        Tensor(
+            "embed_positions",
+            TOWER,
+            (Units(audio.integer("max_source_positions")),),
+            columns=hidden,
+            element_bytes=FLOAT32_BYTES if fixed_positions else None,
+            buffer=fixed_positions,
+        ),
+        *(layer * audio.layers("encoder_layers")),
+        layer_norm("layer_norm", hidden),
+    )
+
+
+def qwen3_audio_encoder(audio: Fields) -> tuple[Module, ...]:
+    """Qwen3's encoder: three convolutions in two dimensions; held whole where the ranks do not divide its heads."""
+    audio = audio.completed(LARGE)
+    hidden, heads = audio.integer("d_model"), audio.integer("encoder_attention_heads")
+    width, channels = audio.integer("encoder_ffn_dim"), audio.integer("downsample_hidden_size")
+    frequencies = audio.integer("num_mel_bins")
+    for _ in range(3):
+        frequencies = (frequencies + 1) // 2
+    plain, size = NotQuantised(), hidden // heads
+    layer = (
+        tower_query_key_value(plain, "", "qkv_proj", hidden, heads, size, bias=True, split_units=heads),
+        tower_linear(plain, "", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True, split_units=heads),
+        tower_linear(plain, "", "fc1", hidden, width, Split.COLUMN, bias=True, split_units=heads),
+        tower_linear(plain, "", "fc2", width, hidden, Split.ROW, bias=True, split_units=heads),
+        layer_norm("norms", 2 * hidden),
+    )
+    return (
+        Tensor(
+            "positional_embedding",
+            TOWER,
+            (Units(audio.integer("max_source_positions")),),
+            columns=hidden,
+            element_bytes=FLOAT32_BYTES,
+            buffer=True,
+        ),
+        Tensor("conv2d1", TOWER, (Units(channels),), columns=9 + 1),
+        Tensor("conv2d2_and_3", TOWER, (Units(2 * channels),), columns=9 * channels + 1),
+        linear("conv_out", channels * frequencies, hidden, bias=False),
+        *(layer * audio.layers("encoder_layers")),
+        layer_norm("ln_post", hidden),
+        linear("proj1", hidden, hidden),
+        linear("proj2", hidden, audio.integer("output_dim")),
+    )
