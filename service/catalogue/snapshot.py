@@ -14,6 +14,8 @@ from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
 from service.catalogue.records.source import SourceRecord
+from service.catalogue.startups import StartupRecord, points_by_model
+from service.sizing.calibration import StartupPoint
 from service.sizing.cost.offer import Offer
 
 Record = TypeVar("Record")
@@ -50,7 +52,7 @@ class Snapshot:
     ----------
     revision : int
         Its revision; 0 for an empty catalogue.
-    gpus, models, sources, instance_types, prices, hosted_prices : tuple of records
+    gpus, models, sources, instance_types, prices, hosted_prices, startups : tuple of records
         In the order of their keys.
 
     Raises
@@ -66,6 +68,7 @@ class Snapshot:
     instance_types: tuple[InstanceType, ...] = ()
     prices: tuple[Price, ...] = ()
     hosted_prices: tuple[HostedPrice, ...] = ()
+    startups: tuple[StartupRecord, ...] = ()
 
     def __post_init__(self) -> None:
         # Computed here rather than on the first question, so that a catalogue that contradicts itself is refused.
@@ -134,6 +137,15 @@ class Snapshot:
             )
         return found
 
+    def nearest_providers(self, name: str) -> tuple[str, ...]:
+        """Providers with a similar name, the most similar first."""
+        return tuple(difflib.get_close_matches(name.casefold(), self.providers, n=NEAREST, cutoff=SIMILAR_ENOUGH))
+
+    @cached_property
+    def providers(self) -> tuple[str, ...]:
+        """Who rents machines whose price is known, in order."""
+        return tuple(sorted({price.provider for price in self.prices}))
+
     @cached_property
     def newest_price_on(self) -> date | None:
         """The day of the newest price; the age of others is counted from it."""
@@ -150,6 +162,14 @@ class Snapshot:
         same = (held.get(model.name) for model in self.models)
         models = tuple(old if old == new else new for old, new in zip(same, self.models, strict=True))
         return replace(self, models=models)
+
+    def startup_points(self, model: str) -> Mapping[str, tuple[StartupPoint, ...]]:
+        """Accepted startups of a model that correct predictions, by GPU slug."""
+        return self._startups_by_model.get(model.casefold(), {})
+
+    @cached_property
+    def _startups_by_model(self) -> Mapping[str, Mapping[str, tuple[StartupPoint, ...]]]:
+        return points_by_model(self.startups)
 
     @cached_property
     def source_titles(self) -> Mapping[str, str]:

@@ -9,12 +9,15 @@ from typing import Any, Generic, TypeVar, cast
 import sqlalchemy as sa
 
 from service.catalogue.importers.building import offer_key
+from service.catalogue.records.calibration import Engine as VllmEngine
+from service.catalogue.records.calibration import StartupMeasurement, Status
 from service.catalogue.records.gpu import Disagreement, GpuRecord, Level, SourcedFigure
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, PriceKind
 from service.catalogue.records.revision import RevisionRecord
 from service.catalogue.records.source import SourceRecord
 from service.catalogue.snapshot import Snapshot
+from service.catalogue.startups import StartupRecord
 from service.sizing.hardware import Link, Vendor
 from service.storage import json_values, tables
 from service.storage.tables import CatalogueTable, catalogue_revisions
@@ -113,6 +116,30 @@ def price_from_row(row: Row) -> Price:
     return Price(**fields)
 
 
+def _startup_to_row(record: StartupRecord) -> dict[str, Any]:
+    measured = record.measurement
+    return asdict(measured) | {
+        "digest": record.id,
+        "kind": "startup",
+        "recorded_by": record.recorded_by,
+        "recorded_on": record.recorded_on,
+        "engine": None if measured.engine is None else measured.engine.value,
+        "status": measured.status.value,
+        "assumed": list(measured.assumed),
+    }
+
+
+def startup_from_row(row: Row) -> StartupRecord:
+    """A measured startup from a row of its table."""
+    fields = {name: value for name, value in row.items() if name not in UNMEASURED}
+    converted: dict[str, Any] = {
+        "engine": None if row["engine"] is None else VllmEngine(row["engine"]),
+        "status": Status(row["status"]),
+        "assumed": tuple(row["assumed"]),
+    }
+    return StartupRecord(StartupMeasurement(**(fields | converted)), row["recorded_by"], row["recorded_on"])
+
+
 MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(SourceRecord, tables.sources, asdict, lambda row: SourceRecord(**row)),
     Mapper(GpuRecord, tables.gpus, _gpu_to_row, gpu_from_row),
@@ -120,11 +147,15 @@ MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(InstanceType, tables.instance_types, _instance_to_row, instance_from_row),
     Mapper(Price, tables.prices, price_to_row, price_from_row),
     Mapper(HostedPrice, tables.hosted_prices, asdict, lambda row: HostedPrice(**row)),
+    Mapper(StartupRecord, tables.calibrations, _startup_to_row, startup_from_row),
 )
-OBSERVATIONS = frozenset({Price, HostedPrice})
+OBSERVATIONS = frozenset({Price, HostedPrice, StartupRecord})
 """Kinds whose records never contradict another kind's: a writer of others need not read them."""
 
 ROWS_AT_A_TIME = 5000
+UNMEASURED = frozenset({"digest", "kind", "recorded_by", "recorded_on"})
+"""Columns of a measurement that say who recorded what."""
+
 BOOKKEEPING = frozenset({"id", "from_revision", "to_revision"})
 
 
@@ -261,4 +292,5 @@ def _snapshot(revision: int, records: Mapping[type, Mapping[tuple[Any, ...], Any
         instance_types=of(InstanceType),
         prices=of(Price),
         hosted_prices=of(HostedPrice),
+        startups=of(StartupRecord),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DATA = CHECKOUT / "service" / "catalogue" / "data"
 AUTHOR = "seed"
-TAKEN = b"gpus, models, machines, prices"
+TAKEN = b"gpus, models, machines, prices, startups"
 
 
 def fingerprint() -> str:
@@ -44,7 +44,9 @@ def is_seeded(database_url: str) -> bool:
 def shipped() -> Iterator[object]:
     """The shipped files' records."""
     from service.catalogue.records.source import SourceRecord
+    from service.catalogue.seed_calibrations import load_startups
     from service.catalogue.shipped import shipped_hosted_prices, shipped_instance_types, shipped_prices
+    from service.catalogue.startups import StartupRecord
     from service.storage import catalogue
 
     gpus = json.loads((DATA / "gpus.json").read_text())
@@ -60,6 +62,8 @@ def shipped() -> Iterator[object]:
     yield from shipped_instance_types()
     yield from shipped_prices()
     yield from shipped_hosted_prices()
+    startups = (StartupRecord(measurement, AUTHOR, as_of) for measurement in load_startups())
+    yield from {startup.id: startup for startup in startups}.values()
 
 
 def seed(connection: "sa.Connection") -> int:

@@ -258,8 +258,81 @@ hosted_prices = observations_table(
     key=("provider", "model", "observed_on", "source"),
 )
 
-CATALOGUE = (sources, gpus, models, instance_types, prices, hosted_prices)
+calibrations = observations_table(
+    "calibrations",
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("recorded_by", sa.Text, nullable=False),
+    sa.Column("recorded_on", sa.Date, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("gpu", sa.Text, nullable=False),
+    sa.Column("gpu_total_gib", sa.Double),
+    sa.Column("gpu_count", sa.Integer, nullable=False),
+    sa.Column("link", sa.Text),
+    sa.Column("engine", sa.Text),
+    sa.Column("engine_version", sa.Text),
+    sa.Column("dtype", sa.Text),
+    sa.Column("quantization", sa.Text),
+    sa.Column("kv_cache_dtype", sa.Text),
+    sa.Column("tensor_parallel_size", sa.Integer, nullable=False),
+    sa.Column("pipeline_parallel_size", sa.Integer, nullable=False),
+    sa.Column("data_parallel_size", sa.Integer, nullable=False),
+    sa.Column("decode_context_parallel_size", sa.Integer, nullable=False),
+    sa.Column("expert_parallel", sa.Boolean, nullable=False),
+    sa.Column("gpu_memory_utilization", sa.Double),
+    sa.Column("kv_cache_memory_bytes", sa.BigInteger),
+    sa.Column("max_model_len", sa.BigInteger),
+    sa.Column("max_num_seqs", sa.BigInteger),
+    sa.Column("max_num_batched_tokens", sa.BigInteger),
+    sa.Column("assumed", pg.ARRAY(sa.Text), nullable=False),
+    sa.Column("enforce_eager", sa.Boolean),
+    sa.Column("prefix_caching", sa.Boolean),
+    sa.Column("speculative", sa.Text),
+    sa.Column("lora", sa.Boolean, nullable=False),
+    sa.Column("other_arguments", sa.Text),
+    sa.Column("weights_gib", sa.Double),
+    sa.Column("available_kv_gib", sa.Double),
+    sa.Column("kv_tokens", sa.BigInteger),
+    sa.Column("gpu_blocks", sa.BigInteger),
+    sa.Column("max_concurrency", sa.Double),
+    sa.Column("concurrency_tokens", sa.BigInteger),
+    sa.Column("cudagraph_gib", sa.Double),
+    sa.Column("cudagraph_estimate_gib", sa.Double),
+    sa.Column("activation_peak_gib", sa.Double),
+    sa.Column("non_torch_gib", sa.Double),
+    sa.Column("consumed_gib", sa.Double),
+    sa.CheckConstraint("digest ~ '^[0-9a-f]{16}$'", name="digest_form"),
+    sa.CheckConstraint("kind IN ('startup')", name="kind_known"),
+    sa.CheckConstraint("source <> '' AND recorded_by <> ''", name="source_given"),
+    sa.CheckConstraint("status IN ('accepted', 'quarantined', 'withdrawn')", name="status_known"),
+    sa.CheckConstraint("(status = 'accepted') = (reason = '')", name="reason_given"),
+    sa.CheckConstraint("char_length(model) BETWEEN 1 AND 200", name="model_length"),
+    sa.CheckConstraint("gpu ~ '^[a-z0-9]+(-[a-z0-9]+)*$'", name="gpu_form"),
+    sa.CheckConstraint(
+        "least(gpu_count, tensor_parallel_size, pipeline_parallel_size, data_parallel_size,"
+        " decode_context_parallel_size) >= 1",
+        name="sizes_positive",
+    ),
+    key=("digest",),
+)
+"""`digest` names a measurement by conditions and figures, so that one measurement is one row, whoever reports it."""
+
+CATALOGUE = (sources, gpus, models, instance_types, prices, hosted_prices, calibrations)
 """Every table of the catalogue, in the order rows are written."""
+
+calibration_texts = sa.Table(
+    "calibration_texts",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.CheckConstraint("digest ~ '^[0-9a-f]{16}$'", name="digest_form"),
+)
+"""What measurements were read from, as it was given."""
 
 api_keys = sa.Table(
     "api_keys",
