@@ -1,6 +1,7 @@
 """POST and GET /plan: one workload, the deployment that carries it."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from litestar import Request, Response
@@ -16,11 +17,11 @@ from service.api.contract import (
     LayoutRequest,
     ObjectivesRequest,
     PlanRequest,
-    PricesRequest,
     Text,
     query_names,
 )
 from service.api.operation import Operation
+from service.api.pricing import instance_machines, offers_for
 from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
 from service.api.topology import read_paste
@@ -28,6 +29,7 @@ from service.catalogue.records.model import read_at
 from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing import plan
 from service.sizing.answer import Answer
+from service.sizing.calibration import StartupPoint
 from service.sizing.engine.options import EngineOptions
 from service.sizing.errors import InvalidConfig, NotUnderstood, SizingError
 from service.sizing.hardware import Gpu, Link
@@ -159,9 +161,20 @@ def question_about(
         gpu_counts=tuple(asked.hardware.gpu_counts) if asked.hardware.gpu_counts else None,
         max_gpus=asked.hardware.max_gpus,
         rank_by=asked.rank_by,
+        calibrations=calibrations_of(model, asked, snapshot),
+        offers=offers_for(asked.prices, machines, snapshot),
         catalogue_revision=snapshot.revision,
         rules_version=RULES_VERSION,
     )
+
+
+def calibrations_of(
+    model: ModelShape, asked: PlanRequest, snapshot: Snapshot
+) -> Mapping[str, tuple[StartupPoint, ...]]:
+    """Measured startups that may correct the answer, by GPU slug: of the checkpoint itself, unless switched off."""
+    if asked.calibration == "off" or asked.precision != "checkpoint":
+        return {}
+    return snapshot.startup_points(model.name)
 
 
 def require_built(asked: DeploymentRequest) -> None:
@@ -174,10 +187,6 @@ def require_built(asked: DeploymentRequest) -> None:
     """
     if asked.objectives != ObjectivesRequest():
         raise not_supported("objectives", "plans for promised times are not built; leave it out")
-    if asked.prices != PricesRequest():
-        raise not_supported("prices", "prices are not built; leave it out")
-    if asked.hardware.instances is not None:
-        raise not_supported("hardware.instances", "rentable machines are not built; name gpus")
     if asked.workload.requests_per_second is not None:
         raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
 
@@ -249,6 +258,8 @@ def machines_of(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine,
     """
     if hardware.gpu_counts is not None and hardware.max_gpus is not None:
         raise invalid((FieldError("hardware.max_gpus", "give either gpu_counts or max_gpus, not both"),))
+    if hardware.instances is not None:
+        return instance_machines(hardware, snapshot)
     if hardware.gpus is None:
         gpus = [record.gpu() for record in snapshot.gpus if record.has_rules]
     else:

@@ -36,6 +36,7 @@ class Row:
     model: Annotated[str, Doc("name as asked", example="meta-llama/Llama-3.1-70B-Instruct")]
     precision: Annotated[str, Doc("what the weights are quantised to", example="fp8")]
     gpu: Annotated[str, Doc("catalogue slug", example="h100-sxm")]
+    instance: Annotated[str | None, Doc("the rentable machine, where one was named", example="aws/p5.48xlarge")]
     gpu_count: Annotated[int | None, Doc("the count judged, where counts were given", example=4)]
     plan: Annotated[Plan | None, Doc("the best plan by `rank_by`; null when nothing serves")]
     rejected: Annotated[tuple[Rejection, ...], Doc("one reason for each count tried that does not serve")]
@@ -135,7 +136,7 @@ def _refused(question: Unsizable) -> Iterator[Row]:
     for machine in question.machines:
         for count in question.gpu_counts or (None,):
             refusal = Rejection(machine.gpu.slug, count, None, question.code, question.message, None, None)
-            yield Row(question.model, question.precision, machine.gpu.slug, count, None, (refusal,))
+            yield Row(question.model, question.precision, machine.gpu.slug, machine.instance, count, None, (refusal,))
 
 
 def _tried(question: Question, searched: Searched, machine: Machine, counts: Sequence[int]) -> list[Counted]:
@@ -154,6 +155,7 @@ def _row(question: Question, searched: Searched, tried: Sequence[Counted], gpu_c
         model=question.model.name,
         precision=question.precision,
         gpu=tried[0].machine.gpu.slug,
+        instance=tried[0].machine.instance,
         gpu_count=gpu_count,
         plan=present(serving[0], reasons_for(question, serving, tried)) if serving else None,
         rejected=tuple(with_fix(searched, each, each.rejection) for each in tried if each.rejection is not None),

@@ -5,6 +5,7 @@ from service.sizing.evidence import Evidence, Known, evidence_of
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
 from service.sizing.outside import little_room_outside
+from service.sizing.pricing import offer_for, price_warnings
 from service.sizing.quantities import GIB, Basis, ceil_div
 from service.sizing.topology import custom_all_reduce, nccl_p2p_disable
 
@@ -75,8 +76,7 @@ def warnings(found: Feasible) -> tuple[str, ...]:
             f"the plan is for a checkpoint of this model quantised to {question.precision}; the command names the "
             "original: put the quantised checkpoint's name in its place"
         )
-    lines.append("no price is known, so cost is null")
-    return tuple(lines)
+    return (*lines, *price_warnings(found))
 
 
 def evidence(found: Feasible) -> Evidence:
@@ -202,7 +202,18 @@ def basis(found: Feasible) -> dict[str, Origin]:
         "latency.weight_read_ms": origin(Basis.COMPUTED, "active parameter bytes over rated bandwidth x fraction"),
         "latency.tpot_ms": origin(Basis.COMPUTED, "roofline of bytes moved"),
         "throughput": origin(Basis.COMPUTED, "roofline of bytes moved"),
-    }
+    } | _price_origin(found)
+
+
+def _price_origin(found: Feasible) -> dict[str, Origin]:
+    """Where the price comes from, if there is one."""
+    priced = offer_for(found)
+    if priced is None:
+        return {}
+    offer, _ = priced
+    machine = offer.instance_type or found.machine.gpu.slug
+    seen = f"{offer.provider} {machine}, {offer.kind}, seen on {offer.observed_on}: {offer.source}"
+    return {"cost": Origin(Basis.CATALOGUE.value, seen)}
 
 
 def _beyond(found: Feasible) -> str:

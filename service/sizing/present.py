@@ -25,6 +25,7 @@ from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
+from service.sizing.pricing import cost_answer
 from service.sizing.quantities import Basis, Figure, ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
@@ -242,7 +243,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             requests_per_second=found.tokens_per_second / found.question.workload.output_tokens,
             output_tokens_per_second_per_gpu=found.tokens_per_second / layout.gpu_count,
         ),
-        cost=None,
+        cost=cost_answer(found, found.tokens_per_second),
         engine=EngineAnswer(
             version=deployment.version,
             args=words,

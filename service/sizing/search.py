@@ -10,6 +10,7 @@ from service.sizing.judge import Feasible, judge, layout_answer
 from service.sizing.layouts import Layout, candidates, counts_to_try
 from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.present import model_answer, present
+from service.sizing.pricing import cost_per_hour, offer_for, plain
 from service.sizing.quantities import GIB
 from service.sizing.question import Machine, Question, RankBy
 
@@ -91,7 +92,11 @@ def ranking(rank_by: RankBy) -> Callable[[Feasible], tuple[float, ...]]:
     def by_throughput(each: Feasible) -> tuple[float, ...]:
         return -each.tokens_per_second, each.layout.gpu_count, each.step_ms
 
-    return {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput}.get(rank_by, by_count)
+    def by_cost(each: Feasible) -> tuple[float, ...]:
+        return cost_per_hour(each), each.layout.gpu_count, each.step_ms
+
+    keys = {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput, RankBy.COST: by_cost}
+    return keys.get(rank_by, by_count)
 
 
 def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
@@ -202,6 +207,8 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
         reasons.append("no other count tried answers a token sooner")
     elif question.rank_by is RankBy.THROUGHPUT:
         reasons.append("no other count tried gives more tokens a second")
+    elif offer_for(chosen) is not None:
+        reasons.append("nothing else tried costs less an hour")
     if smaller:
         last = max(smaller, key=lambda each: each.gpu_count)
         assert last.rejection is not None
@@ -217,6 +224,9 @@ def _difference(each: Feasible, best: Feasible) -> tuple[str, ...]:
     if each.machine is not best.machine:
         changes.append(f"{each.machine.gpu.name} instead of {best.machine.gpu.name}")
     changes.append(f"holds {each.capacity} conversations instead of {best.capacity}")
+    costs = offer_for(each), offer_for(best)
+    if costs[0] is not None and costs[1] is not None:
+        changes.append(f"costs {plain(costs[0][1])} USD an hour instead of {plain(costs[1][1])}")
     faster = best.step_ms / each.step_ms
     changes.append(f"a token takes {each.step_ms:.1f} ms instead of {best.step_ms:.1f} ms ({faster:.2f}x the speed)")
     return tuple(changes)

@@ -1,0 +1,96 @@
+"""From the machines and prices a request names to what the catalogue knows of them."""
+
+from collections.abc import Mapping
+
+from service.api.contract import HardwareRequest, PricesRequest
+from service.api.problems import FieldError, invalid, unknown
+from service.catalogue.importers.gpu_names import provider_slug
+from service.catalogue.offers import PricesWanted
+from service.catalogue.records.price import InstanceType, PriceKind
+from service.catalogue.snapshot import Snapshot, UnknownName
+from service.sizing.cost.offer import Offer
+from service.sizing.hardware import Link
+from service.sizing.question import Machine
+
+SET_BY_INSTANCES = ("gpus", "gpus_per_node", "link", "topology")
+
+
+def wanted_of(prices: PricesRequest, snapshot: Snapshot) -> PricesWanted:
+    """Which prices a request allows.
+
+    Raises
+    ------
+    Problem
+        404: no price of that provider is known.
+    """
+    provider = None if prices.provider is None else provider_slug(prices.provider)
+    if provider is not None and provider not in snapshot.providers:
+        raise unknown("provider", prices.provider or "", snapshot.nearest_providers(provider), "prices.provider")
+    return PricesWanted(PriceKind(prices.kind), provider, prices.region, prices.as_of)
+
+
+def offers_for(
+    prices: PricesRequest, machines: tuple[Machine, ...], snapshot: Snapshot
+) -> Mapping[str, tuple[Offer, ...]]:
+    """The offers that plans on these machines may rest on; raises as `wanted_of`."""
+    wanted = wanted_of(prices, snapshot)
+    found = dict[str, tuple[Offer, ...]]()
+    for machine in machines:
+        slug, name = machine.gpu.slug, machine.instance
+        if name is None:
+            found[slug] = snapshot.offers(wanted, slug)
+        else:
+            provider, _, instance_type = name.partition("/")
+            found[name] = snapshot.offers(wanted, slug, (provider, instance_type))
+    return found
+
+
+def instance_machines(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine, ...]:
+    """The rentable machines that a request names.
+
+    Raises
+    ------
+    Problem
+        404 for an unknown one; 400 where the request also says what the machine decides, or where the machine has a
+        share of a card or a card that is not certain.
+    """
+    for name in SET_BY_INSTANCES:
+        if getattr(hardware, name) is not None:
+            raise invalid((FieldError(f"hardware.{name}", "give either instances or this, not both"),))
+    return tuple(
+        dict.fromkeys(
+            _machine(name, f"hardware.instances.{index}", snapshot)
+            for index, name in enumerate(hardware.instances or ())
+        )
+    )
+
+
+def _machine(name: str, field: str, snapshot: Snapshot) -> Machine:
+    try:
+        instance = snapshot.instance(name)
+    except UnknownName as error:
+        raise unknown("instance", error.name, error.nearest, field) from None
+    if instance.gpu is None:
+        known = ", ".join(instance.ambiguous)
+        raise invalid((FieldError(field, f"{name} has a card that is not certain ({known}); name the gpu instead"),))
+    if instance.gpu_fraction is not None:
+        raise invalid((FieldError(field, f"{name} has {instance.gpu_fraction} of a card; whole cards are planned"),))
+    gpu = snapshot.gpu(instance.gpu).gpu()
+    link = instance.link or (gpu.link if instance.gpu_count == 1 else Link.PCIE)
+    return Machine(
+        gpu=gpu,
+        link=link,
+        gpus_per_node=instance.gpu_count,
+        gpus_per_domain=1 if link is Link.PCIE else instance.link_domain_gpus,
+        warnings=_warnings(instance),
+        instance=f"{instance.provider}/{instance.instance_type}",
+    )
+
+
+def _warnings(instance: InstanceType) -> tuple[str, ...]:
+    lines = list[str]()
+    if instance.link is None and instance.gpu_count > 1:
+        lines.append(f"what joins the GPUs of {instance.instance_type} is not known: PCIe is assumed")
+    if instance.confidence == "low":
+        lines.append(f"what is known of {instance.instance_type} rests on one weak source: check it with the provider")
+    return tuple(lines)

@@ -1,0 +1,91 @@
+"""What a plan costs at the offers known."""
+
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from service.sizing.answer import CostAnswer, PriceAnswer
+from service.sizing.cost import cents, per_million_tokens, per_month
+from service.sizing.cost.offer import Offer, cheapest
+from service.sizing.judge import Feasible
+
+OLD_DAYS = 180
+"""Prices move by tens of per cent within half a year: an older one is warned of."""
+
+PER_MILLION_STEP = Decimal("0.0001")
+
+
+def offers_of(found: Feasible) -> tuple[Offer, ...]:
+    """The offers that may be used for a plan's machine."""
+    return found.question.offers.get(found.machine.instance or found.machine.gpu.slug, ())
+
+
+def offer_for(found: Feasible) -> tuple[Offer, Decimal] | None:
+    """The cheapest offer that carries a plan, and its cost per hour; None without any."""
+    return cheapest(offers_of(found), found.layout.gpu_count, found.machine.gpus_per_node)
+
+
+def cost_per_hour(found: Feasible) -> float:
+    """What a plan costs an hour, to rank by: without a price it comes last."""
+    priced = offer_for(found)
+    return float("inf") if priced is None else float(priced[1])
+
+
+def cost_answer(found: Feasible, output_tokens_per_s: float) -> CostAnswer | None:
+    """What a plan costs, always busy at its predicted throughput; None without a price."""
+    priced = offer_for(found)
+    if priced is None:
+        return None
+    offer, per_hour = priced
+    return CostAnswer(
+        per_hour=plain(per_hour),
+        per_month=plain(cents(per_month(per_hour))),
+        per_million_output_tokens=plain(
+            per_million_tokens(per_hour, output_tokens_per_s).quantize(PER_MILLION_STEP, ROUND_HALF_EVEN)
+        )
+        if output_tokens_per_s > 0
+        else None,
+        price=price_answer(offer),
+    )
+
+
+def price_answer(offer: Offer) -> PriceAnswer:
+    """An offer as it is answered."""
+    return PriceAnswer(
+        provider=offer.provider,
+        kind=offer.kind,
+        instance_type=offer.instance_type or None,
+        region=offer.region or None,
+        gpu_count=offer.gpu_count,
+        per_hour=plain(offer.per_hour),
+        observed_on=offer.observed_on,
+        source=offer.source,
+    )
+
+
+def plain(amount: Decimal) -> str:
+    """An amount in digits, never with an exponent."""
+    return format(amount, "f")
+
+
+def price_warnings(found: Feasible) -> tuple[str, ...]:
+    """What to know about the price used, or why there is none."""
+    priced, gpu = offer_for(found), found.machine.gpu.name
+    if priced is None:
+        if not offers_of(found):
+            return (f"no price of {found.machine.instance or gpu} matches what was asked, so cost is null",)
+        together = min(found.layout.gpu_count, found.machine.gpus_per_node)
+        return (f"no machine with a known price holds {together} {gpu}, so cost is null",)
+    offer, _ = priced
+    lines = list[str]()
+    if offer.age_days > OLD_DAYS:
+        lines.append(
+            f"the price was seen on {offer.observed_on}, {offer.age_days} days before the day asked for, or before the "
+            "newest price known: ask again before you quote it"
+        )
+    idle = -found.layout.gpu_count % offer.gpu_count
+    if idle:
+        lines.append(f"machines are rented whole: {idle} GPUs of {offer.instance_type} are paid for and idle")
+    if not offer.instance_type and found.layout.gpu_count > 1:
+        lines.append("the price is for single GPUs: check that one machine offers as many")
+    if offer.kind == "spot":
+        lines.append("spot machines are taken back at short notice")
+    return tuple(lines)
