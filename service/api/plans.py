@@ -17,11 +17,11 @@ from service.api.contract import (
     LayoutRequest,
     ObjectivesRequest,
     PlanRequest,
-    PricesRequest,
     Text,
     query_names,
 )
 from service.api.operation import Operation
+from service.api.pricing import instance_machines, offers_for
 from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
 from service.api.topology import read_paste
@@ -162,6 +162,7 @@ def question_about(
         max_gpus=asked.hardware.max_gpus,
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
+        offers=offers_for(asked.prices, machines, snapshot),
         catalogue_revision=snapshot.revision,
         rules_version=RULES_VERSION,
     )
@@ -186,10 +187,6 @@ def require_built(asked: DeploymentRequest) -> None:
     """
     if asked.objectives != ObjectivesRequest():
         raise not_supported("objectives", "plans for promised times are not built; leave it out")
-    if asked.prices != PricesRequest():
-        raise not_supported("prices", "prices are not built; leave it out")
-    if asked.hardware.instances is not None:
-        raise not_supported("hardware.instances", "rentable machines are not built; name gpus")
     if asked.workload.requests_per_second is not None:
         raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
 
@@ -261,6 +258,8 @@ def machines_of(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine,
     """
     if hardware.gpu_counts is not None and hardware.max_gpus is not None:
         raise invalid((FieldError("hardware.max_gpus", "give either gpu_counts or max_gpus, not both"),))
+    if hardware.instances is not None:
+        return instance_machines(hardware, snapshot)
     if hardware.gpus is None:
         gpus = [record.gpu() for record in snapshot.gpus if record.has_rules]
     else:
