@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from litestar import Litestar, Response, get
@@ -64,9 +65,12 @@ def build_app(settings: Settings) -> Litestar:
         app.state.snapshot = await asyncio.to_thread(_load, engine)
         CATALOGUE_REVISION.set(app.state.snapshot.revision)
 
+        # A thread of its own, which the end waits for: one that is cancelled would keep its connection.
+        loader = ThreadPoolExecutor(1, "catalogue")
+
         async def refresh() -> None:
             held: Snapshot = app.state.snapshot
-            fresh = (await asyncio.to_thread(_load, engine)).keeping(held)
+            fresh = (await asyncio.get_running_loop().run_in_executor(loader, _load, engine)).keeping(held)
             # Another load may have ended meanwhile, and a revision never goes back.
             if fresh.revision > app.state.snapshot.revision:
                 app.state.snapshot = fresh
@@ -84,6 +88,7 @@ def build_app(settings: Settings) -> Litestar:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
+            loader.shutdown()
             engine.dispose()
 
     @get("/metrics", name="metrics", include_in_schema=False, sync_to_thread=False)

@@ -9,6 +9,7 @@ from litestar.testing import TestClient
 
 from service.app import build_app
 from service.settings import Settings
+from tests.api.writing import Writing, writing
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,13 @@ def client(settings: Settings) -> Iterator[TestClient[Litestar]]:
     """A client of a running service."""
     with TestClient(build_app(settings)) as client:
         yield client
+
+
+@pytest.fixture
+def service(empty_settings: Settings) -> Iterator[Writing]:
+    """A service on a database that is empty but for a key, the test's own."""
+    with writing(empty_settings) as service:
+        yield service
 
 
 @pytest.fixture

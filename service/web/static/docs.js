@@ -20,6 +20,8 @@ function question(form) {
     method: form.dataset.method,
     type: form.dataset.mediaType,
     body: body ? body.value : null,
+    locked: Boolean(form.querySelector("input.key")),
+    key: form.querySelector("input.key")?.value.trim() || "",
   };
 }
 
@@ -31,6 +33,8 @@ function describe(form) {
   const asked = question(form);
   const words = ["curl -s", quoted(location.origin + asked.url)];
   if (asked.method !== "GET" && asked.body === null) words.splice(1, 0, "-X " + asked.method);
+  // The key itself is not shown: commands are copied and passed on.
+  if (asked.locked) words.push('-H "Authorization: Bearer $SHARDWISE_KEY"');
   if (asked.body !== null) {
     let body = asked.body;
     try { body = JSON.stringify(JSON.parse(asked.body)); } catch { /* shown as typed */ }
@@ -45,6 +49,7 @@ async function ask(form) {
   output.textContent = "…";
   try {
     const headers = asked.body === null ? {} : { "Content-Type": asked.type };
+    if (asked.key) headers["Authorization"] = "Bearer " + asked.key;
     const response = await fetch(asked.url, { method: asked.method, headers, body: asked.body });
     const text = await response.text();
     let shown = text;
@@ -58,6 +63,12 @@ async function ask(form) {
   } catch (error) {
     output.textContent = "no answer: " + error.message;
   }
+}
+
+// One key serves every form; it lives as long as the page.
+const keys = document.querySelectorAll("input.key");
+for (const key of keys) {
+  key.addEventListener("input", () => { for (const other of keys) other.value = key.value; });
 }
 
 for (const form of document.querySelectorAll("form.try")) {
