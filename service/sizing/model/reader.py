@@ -8,6 +8,7 @@ from service.sizing.model.architectures import BASE_CLASSES, LAST_SERVED, WITHOU
 from service.sizing.model.families import POOLING, READERS
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import attention_scales, read_quantization
+from service.sizing.model.registry import PLUGINS, REGISTERED, TRANSFORMERS_BACKEND
 from service.sizing.model.resolution import Conversion, Resolution, converted, resolve
 from service.sizing.model.shape import ModelShape, Status
 from service.sizing.model.source import Source
@@ -119,10 +120,34 @@ def find_architecture(root: Fields) -> tuple[str, Resolution]:
     for architecture in named:
         if resolution := resolve(architecture, READERS):
             return architecture, resolution
-    raise NotUnderstood(
-        ("architectures", "model_type"),
-        f"architecture {named[0]} (model_type {model_type or 'absent'}) is not understood: no sizing rule covers it",
-    )
+    raise NotUnderstood(("architectures", "model_type"), why_not_understood(named, model_type))
+
+
+def why_not_understood(named: list[str], model_type: str) -> str:
+    """Why no reader covers the classes of a configuration: the engine serves none of them, or no rule is known.
+
+    Source: vLLM 0.33 `model_executor/models/registry.py: _raise_for_unsupported`.
+    """
+    first = named[0]
+    if any(served(architecture) for architecture in named):
+        return f"architecture {first} (model_type {model_type or 'absent'}) is not understood: no sizing rule covers it"
+    reason = f"Model architectures {named} are not supported for now."
+    for architecture in named:
+        if refusal := architecture_refusal(architecture):
+            reason = refusal
+            break
+        if architecture in PLUGINS:
+            reason = (
+                f"Model architecture {architecture} is not supported in-tree anymore. Please install the plugin at "
+                f"{PLUGINS[architecture]} if you want to use this model architecture."
+            )
+            break
+    return f"vLLM 0.33 does not serve {first}: {reason}"
+
+
+def served(architecture: str) -> bool:
+    """Whether the engine serves a class, under its own name or as what its ending turns a registered decoder into."""
+    return architecture in TRANSFORMERS_BACKEND or resolve(architecture, REGISTERED) is not None
 
 
 def text_part(root: Fields) -> Fields:
