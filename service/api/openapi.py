@@ -109,6 +109,9 @@ def _operation(
         if operation.plain_text_body:
             bodies["text/plain"] = {"schema": {"type": "string", "minLength": 1}}
         described["requestBody"] = {"required": True, "content": bodies}
+    if operation.file_bodies:
+        files: Schema = {kind: {"schema": {"type": "string"}} for kind in operation.file_bodies}
+        described["requestBody"] = {"required": True, "content": files}
     if operation.role is not None:
         described["security"] = [{"api_key": [operation.role]}]
     if not described["parameters"]:

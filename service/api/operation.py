@@ -35,6 +35,8 @@ class Operation:
         What it validates, and so what it documents.
     plain_text_body : bool
         Whether the body may also be sent raw as text/plain.
+    file_bodies : tuple of str
+        Media types of a file that is the body as it is.
     path_parameters : mapping
         Description of each path parameter.
     problems : tuple of int
@@ -61,6 +63,7 @@ class Operation:
     body: type[BaseModel] | None = None
     body_media_type: str = "application/json"
     plain_text_body: bool = False
+    file_bodies: tuple[str, ...] = ()
     query: type[BaseModel] | None = None
     path_parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[int, ...] = ()
