@@ -80,10 +80,21 @@ class TestClass:
         assert refusal.value.field == "architectures"
 
     def test_an_unknown_class_is_refused_by_name(self) -> None:
-        """With the model type beside it."""
-        with pytest.raises(NotUnderstood, match=r"FooForCausalLM \(model_type foo\)") as refusal:
+        """In the words of vLLM 0.33 (`models/registry.py`), which serves no such class either."""
+        words = r"FooForCausalLM: Model architectures \['FooForCausalLM'\] are not supported for now"
+        with pytest.raises(NotUnderstood, match=words) as refusal:
             read(architectures=["FooForCausalLM"], model_type="foo")
         assert refusal.value.fields == ("architectures", "model_type")
+
+    def test_a_class_that_only_the_engine_knows_is_refused_by_name(self) -> None:
+        """With the model type beside it."""
+        with pytest.raises(NotUnderstood, match=r"MolmoForCausalLM \(model_type molmo\)"):
+            read(architectures=["MolmoForCausalLM"], model_type="molmo")
+
+    def test_a_class_without_rules_that_the_engine_dropped_is_refused_in_its_words(self) -> None:
+        """OuroForCausalLM was last served by vLLM 0.26 (`models/registry.py`)."""
+        with pytest.raises(NotUnderstood, match=r"was supported in vLLM until v0\.26\.0, and is not supported anymore"):
+            read(architectures=["OuroForCausalLM"], model_type="ouro")
 
     def test_a_class_that_the_engine_dropped_is_sized_and_refused_by_the_engine(self) -> None:
         """The refusal is vLLM 0.33's (`models/registry.py`), with the last version that had it."""
