@@ -7,7 +7,7 @@ Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_ut
 from service.sizing.engine.device import Device
 from service.sizing.engine.refusal import Refusal
 from service.sizing.hardware import Vendor
-from service.sizing.model.shape import LatentCache, ModelShape, PackedCache
+from service.sizing.model.shape import LatentCache, ModelShape, PackedCache, RingCache
 from service.sizing.quantities import ceil_div, round_up
 
 KV_CACHE_DTYPES = (
@@ -163,6 +163,11 @@ def no_latent_nvfp4() -> Refusal:
     )
 
 
+def keeps_ring(model: ModelShape) -> bool:
+    """Whether any layer pools its index keys."""
+    return any(isinstance(cache, RingCache) for layer in model.distinct for cache in layer.caches)
+
+
 def packed_dtype(asked: str) -> str | Refusal:
     """What compressed attention stores its cache in: its own format of FP8, and no other.
 
@@ -196,6 +201,8 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
     if is_packed(model):
         return packed_dtype(asked)
     follows = checkpoint_dtype(model, asked)
+    if follows == asked == "auto" and keeps_ring(model) and device.capability[0] == 10:
+        return "fp8"
     if follows == asked == "auto" and model.architecture == "GlmMoeDsaForCausalLM" and device.capability[0] == 10:
         return "fp8_e4m3"
     asked, dtype = follows, compute_dtype(model, device)

@@ -65,10 +65,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The groups of a model and what a reader of the engine's log would see beside them."""
+    """The groups of a model and what a reader of the engine's log would see beside them.
+
+    Blocks take a multiple of `block_multiple` bytes.
+    """
 
     groups: tuple[Group, ...]
     warnings: tuple[str, ...] = ()
+    block_multiple: int = 1
 
 
 def group_layers(counts: Counts, *, hybrid_manager: bool, profile: EngineProfile) -> Grouping | Refusal:

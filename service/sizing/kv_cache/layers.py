@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from service.sizing.engine import backends, kv_dtypes
 from service.sizing.engine.backends import Kernels, choose_kernels
+from service.sizing.engine.kv_dtypes import indexer_cell
 from service.sizing.engine.refusal import Refusal
 from service.sizing.kv_cache.block_size import attended_token_bytes, checkpoint_grid, chosen_block_size
-from service.sizing.kv_cache.packed import packed_kernels, packed_spec
+from service.sizing.kv_cache.packed import packed_kernels, packed_spec, pooled_kernels, ring_spec, stride_bytes
 from service.sizing.kv_cache.page_bytes import heads_on_rank, state_bytes, token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting, attention_query, first_attended, head_size
 from service.sizing.kv_cache.specs import CacheKind, CacheSpec
@@ -23,6 +24,7 @@ from service.sizing.model.shape import (
     LayerShape,
     ModelShape,
     PackedCache,
+    RingCache,
     StateCache,
     StateKind,
 )
@@ -76,7 +78,7 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(kernels, Refusal):
                 return kernels
             served[cache, dtype] = kernels
-            if isinstance(cache, IndexerCache | PackedCache):
+            if isinstance(cache, IndexerCache | PackedCache | RingCache):
                 general[kernels] = None
                 continue
             query = attention_query(setting, cache, dtype)
@@ -96,6 +98,8 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(cache, StateCache)
             else packed_spec(cache, block_size)
             if isinstance(cache, PackedCache)
+            else ring_spec(cache)
+            if isinstance(cache, RingCache)
             else token_spec(setting, cache, served[cache, dtype], dtype, block_size)
             for cache in layer.caches
         )
@@ -123,10 +127,16 @@ def stage_counts(model: ModelShape, stages: int, specs: LayerSpecs) -> dict[Cach
     return {spec: tuple(numbers) for spec, numbers in counts.items()}
 
 
-def cache_kernels(setting: CacheSetting, cache: Attended | IndexerCache | PackedCache, dtype: str) -> Kernels | Refusal:
+def cache_kernels(
+    setting: CacheSetting, cache: Attended | IndexerCache | PackedCache | RingCache, dtype: str
+) -> Kernels | Refusal:
     """The kernels that serve one cache: pages of 64 tokens for 8-bit indexer keys, of 128 for MiniMax M3's."""
     if isinstance(cache, PackedCache):
         return packed_kernels(setting, cache)
+    if isinstance(cache, RingCache):
+        return Kernels("KPOOL_TAIL", (1,))
+    if isinstance(cache, IndexerCache) and cache.tokens_per_key > 1:
+        return pooled_kernels(setting, cache)
     if isinstance(cache, IndexerCache):
         plain = cache.element_bytes > 1
         name = "MINIMAX_M3_SPARSE_INDEXER" if plain else "DEEPSEEK_V32_INDEXER"
@@ -187,7 +197,11 @@ def token_spec(
             geometry = (head_size(cache), stored)
             kind, span = CacheKind.LATENT if cache.window is None else CacheKind.LATENT_WINDOW, cache.window
         case IndexerCache():
-            geometry = (cache.head_size, cache.element_bytes)
+            geometry = (cache.head_size, cache.element_bytes, cache.tokens_per_key)
             kind = CacheKind.INDEXER
     size = token_bytes(cache, stored, tensor)
-    return CacheSpec(kind, block_size, block_size * size, size, geometry, span)
+    page = block_size * size
+    if isinstance(cache, IndexerCache):
+        page = block_size // cache.tokens_per_key * indexer_cell(cache.head_size, cache.element_bytes)
+    stride = stride_bytes(cache, kernels, stored, block_size)
+    return CacheSpec(kind, block_size, page, size, geometry, span, stride_bytes=stride)

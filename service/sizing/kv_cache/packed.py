@@ -1,16 +1,20 @@
-"""Compressed attention (DeepSeek V4): caches of many page sizes that share blocks as wide as the widest group.
+"""Compressed and pooled attention: caches of many page sizes that share blocks as wide as the widest group.
 
-Source: vLLM 0.33 `models/deepseek_v4`, `v1/core/kv_cache_planning.py: _get_packed_kv_cache_groups`.
+Source: vLLM 0.33 `models/deepseek_v4`, `models/glm5next`, `v1/attention/backends/mla/indexer.py`, `sparse_utils.py`,
+`v1/core/kv_cache_planning.py: _get_packed_kv_cache_groups`.
 """
 
+from math import gcd, lcm
+
+from service.sizing.engine import kv_dtypes
 from service.sizing.engine.backends import Kernels
 from service.sizing.engine.refusal import Refusal
 from service.sizing.hardware import Vendor
 from service.sizing.kv_cache.groups import Counts, Group, Grouping, dealt, same_kind
 from service.sizing.kv_cache.page_bytes import token_bytes
-from service.sizing.kv_cache.setting import CacheSetting
+from service.sizing.kv_cache.setting import Attended, CacheSetting
 from service.sizing.kv_cache.specs import PACKED_FAMILY, CacheKind, CacheSpec
-from service.sizing.model.shape import PackedCache, PackedRole
+from service.sizing.model.shape import IndexerCache, LatentCache, PackedCache, PackedRole, RingCache
 from service.sizing.quantities import ceil_div, round_up
 
 PACKED_BLOCK_SIZE = 256
@@ -59,8 +63,42 @@ def packed_spec(cache: PackedCache, block_size: int) -> CacheSpec:
     )
 
 
+def pooled_kernels(setting: CacheSetting, cache: IndexerCache) -> Kernels:
+    """The kernels of pooled index keys: pages of 32 or 64 keys, on consumer Blackwell of 64."""
+    pages = (64,) if setting.device.capability[0] == 12 else (32, 64)
+    return Kernels("DEEPSEEK_V32_INDEXER", tuple(page * cache.tokens_per_key for page in pages), multiples=False)
+
+
+def ring_spec(cache: RingCache) -> CacheSpec:
+    """The tokens that are not pooled yet: one block a request."""
+    return CacheSpec(
+        kind=CacheKind.RING,
+        block_size=cache.slots,
+        page_bytes=cache.slots * cache.slot_bytes,
+        token_bytes=0,
+        geometry=(cache.slots, cache.slot_bytes),
+    )
+
+
+def stride_bytes(cache: Attended | IndexerCache, kernels: Kernels, dtype: str, block_size: int) -> int:
+    """What the distance between blocks must be a multiple of beside caches of other page sizes.
+
+    Sparse kernels read plain latents row by row; others need whole kernel blocks where a block is cut into several.
+    """
+    if isinstance(cache, LatentCache) and cache.sparse and not kv_dtypes.is_quantised(dtype):
+        return token_bytes(cache, dtype)
+    if kernels.multiples and not (isinstance(cache, LatentCache) and cache.sparse):
+        return 1
+    kernel_block = gcd(max(kernels.blocks), block_size)
+    if kernel_block == block_size:
+        return 1
+    if isinstance(cache, IndexerCache):
+        return kernel_block // cache.tokens_per_key * kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes)
+    return kernel_block * token_bytes(cache, dtype)
+
+
 def packed_grouping(counts: Counts, *, hybrid_manager: bool) -> Grouping | Refusal | None:
-    """The groups of a model with compressed attention; None: it has none.
+    """The groups of a model with compressed or pooled attention; None: it has none.
 
     Parameters
     ----------
@@ -72,20 +110,21 @@ def packed_grouping(counts: Counts, *, hybrid_manager: bool) -> Grouping | Refus
     if not any(spec.kind in PACKED_FAMILY for spec in counts):
         return None
     if not hybrid_manager:
+        windowed = any(spec.kind is CacheKind.PACKED_WINDOW for spec in counts)
         return Refusal(
             "hybrid_manager_needed",
-            "windows of compressed attention cannot keep every token: leave the hybrid cache manager on",
-            "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'",
+            "caches of compressed or pooled attention cannot share one table: leave the hybrid cache manager on",
+            "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'" if windowed else None,
             "leave --disable-hybrid-kv-cache-manager out",
         )
-    return Grouping(packed_groups(counts))
+    return Grouping(packed_groups(counts), block_multiple=lcm(*(spec.stride_bytes for spec in counts)))
 
 
 def packed_groups(counts: Counts) -> tuple[Group, ...]:
     """Groups of caches that need the same number of blocks.
 
     A group of one page size is split so that its parts are about as many layers as the repeats of the longest pattern
-    of several page sizes, which stays whole.
+    of several page sizes, which stays whole. States are split further where they would widen the block.
     """
     buckets = list[dict[CacheSpec, tuple[int, ...]]]()
     for spec, stages in counts.items():
@@ -98,14 +137,37 @@ def packed_groups(counts: Counts) -> tuple[Group, ...]:
     repeats = {index: count for index, bucket in enumerate(buckets) if (count := pattern_repeats(bucket)) is not None}
     longest = max((count for index, count in repeats.items() if len(page_sizes(buckets[index])) > 1), default=0)
     size = closest_divisor(list(repeats.values()), longest) if longest else None
+    numbers = [ceil_div(repeats[index], size) if size and index in repeats else 1 for index in range(len(buckets))]
+    widest = max(
+        widest_bytes(bucket, layers_of(bucket) if keeps_states(bucket) else number)
+        for bucket, number in zip(buckets, numbers, strict=True)
+    )
     groups = list[Group]()
-    for index, bucket in enumerate(buckets):
-        number = ceil_div(repeats[index], size) if size and index in repeats else 1
+    for bucket, fewest in zip(buckets, numbers, strict=True):
+        number = fewest
+        if keeps_states(bucket):
+            in_a_block = max(widest // next(iter(bucket)).page_bytes, 1)
+            number = max(fewest, ceil_div(layers_of(bucket), in_a_block))
         groups += (
             Group(tuple((spec, dealt(stages, part, number)) for spec, stages in bucket.items()))
             for part in range(number)
         )
     return tuple(groups)
+
+
+def keeps_states(bucket: Counts) -> bool:
+    """Whether a bucket can be split down to one layer a group."""
+    return next(iter(bucket)).kind in (CacheKind.STATE, CacheKind.RING)
+
+
+def layers_of(bucket: Counts) -> int:
+    """Layers of a bucket over all stages."""
+    return sum(sum(stages) for stages in bucket.values())
+
+
+def widest_bytes(bucket: Counts, groups: int) -> int:
+    """Bytes of a block of the widest of so many groups."""
+    return sum(ceil_div(layers, groups) * page for page, layers in page_sizes(bucket).items())
 
 
 def page_sizes(bucket: Counts) -> dict[int, int]:

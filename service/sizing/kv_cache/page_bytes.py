@@ -36,7 +36,7 @@ def state_bytes(cache: StateCache, tensor_parallel_size: int) -> int:
 def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor_parallel_size: int = 1) -> int:
     """Bytes one token adds to a cache on a rank: keys and values are split by heads, latents and indexer keys never.
 
-    Of compressed attention, its share of a state, rounded up.
+    Of compressed attention and of pooled keys, its share, rounded up.
     """
     match cache:
         case AttentionCache():
@@ -48,7 +48,7 @@ def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor
         case LatentCache():
             return kv_dtypes.latent_cell(dtype, head_size(cache))
         case IndexerCache():
-            return kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes)
+            return ceil_div(kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes), cache.tokens_per_key)
         case PackedCache():
             return ceil_div(cache.vector_bytes, cache.tokens_per_vector)
 

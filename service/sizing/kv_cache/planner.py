@@ -22,7 +22,7 @@ from service.sizing.kv_cache.setting import CacheSetting
 from service.sizing.kv_cache.specs import FULL_FAMILY, WINDOW_FAMILY
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
-from service.sizing.quantities import GIB, ceil_div
+from service.sizing.quantities import GIB, ceil_div, round_up
 
 GUIDE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
@@ -175,7 +175,10 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
         dtype=dtype,
         kernels=specs.kernels,
         groups=grouping.groups,
-        block_bytes=tuple(max((g.block_bytes(stage) for g in grouping.groups), default=0) for stage in stages),
+        block_bytes=tuple(
+            round_up(max((g.block_bytes(stage) for g in grouping.groups), default=0), grouping.block_multiple)
+            for stage in stages
+        ),
         token_bytes=tuple(
             ceil_div(
                 sum(

@@ -19,6 +19,7 @@ class CacheKind(StrEnum):
     LATENT_WINDOW = "latent attention in a sliding window"
     PACKED = "compressed attention"
     PACKED_WINDOW = "compressed attention in a sliding window"
+    RING = "tokens not yet pooled"
     CHUNK = "chunked attention"
     STATE = "recurrent state"
     CROSS = "cross attention"
@@ -30,8 +31,8 @@ FULL_FAMILY = frozenset({CacheKind.FULL, CacheKind.LATENT, CacheKind.INDEXER, Ca
 LATENT_FAMILY = frozenset({CacheKind.LATENT, CacheKind.INDEXER})
 """Caches of one vector a token, whose pages cannot be padded."""
 
-PACKED_FAMILY = frozenset({CacheKind.PACKED, CacheKind.PACKED_WINDOW})
-"""Caches of compressed attention, which share blocks whatever their page sizes."""
+PACKED_FAMILY = frozenset({CacheKind.PACKED, CacheKind.PACKED_WINDOW, CacheKind.RING})
+"""Caches of compressed or pooled attention, which share blocks with all others whatever the page sizes."""
 
 WINDOW_FAMILY = frozenset({CacheKind.WINDOW, CacheKind.LATENT_WINDOW, CacheKind.PACKED_WINDOW})
 """Caches that keep a sliding window."""
@@ -57,6 +58,8 @@ class CacheSpec:
         Tokens of the window or chunk; encoder tokens of cross attention.
     state_blocks : int
         Blocks a request keeps of a recurrent state.
+    stride_bytes : int
+        What the distance between blocks must be a multiple of where caches of several page sizes share them.
     """
 
     kind: CacheKind
@@ -66,6 +69,7 @@ class CacheSpec:
     geometry: tuple[object, ...]
     span: int | None = None
     state_blocks: int = 0
+    stride_bytes: int = 1
 
     def blocks_reserved(self, tokens: int, *, in_flight_tokens: int, encoder_tokens: int, context_ranks: int) -> int:
         """Blocks one request of `tokens` may hold at once: what the planner divides by.
@@ -79,6 +83,8 @@ class CacheSpec:
                 return ceil_div(min((self.span or 0) + in_flight_tokens, tokens), self.block_size)
             case CacheKind.STATE:
                 return self.state_blocks
+            case CacheKind.RING:
+                return 1
             case CacheKind.CROSS:
                 return ceil_div(encoder_tokens, self.block_size)
             case _:
@@ -97,6 +103,8 @@ class CacheSpec:
                 return ceil_div(min(tokens, self.span or 0), self.block_size)
             case CacheKind.STATE:
                 return self.state_blocks
+            case CacheKind.RING:
+                return 1
             case CacheKind.CROSS:
                 return ceil_div(self.span or 0, self.block_size)
             case _:

@@ -42,7 +42,7 @@ class LatentCache:
 
 @dataclass(frozen=True, slots=True)
 class IndexerCache:
-    """Keys of the sparse-attention indexer: one head of `head_size` elements a token.
+    """Keys of the sparse-attention indexer: one head of `head_size` elements for each `tokens_per_key` tokens.
 
     `element_bytes` is 1 for 8-bit elements, which carry a 4-byte scale each 128 (DeepSeek V3.2), and 2 for plain 16-bit
     ones (MiniMax M3).
@@ -50,6 +50,15 @@ class IndexerCache:
 
     head_size: int
     element_bytes: int = 1
+    tokens_per_key: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RingCache:
+    """Tokens not yet pooled into an index key (GLM-5.3 Flash): `slots` of `slot_bytes` each, once a sequence."""
+
+    slots: int
+    slot_bytes: int
 
 
 class PackedRole(StrEnum):
@@ -121,7 +130,7 @@ class CrossCache:
     source_tokens: int
 
 
-Cache = AttentionCache | LatentCache | IndexerCache | PackedCache | StateCache | CrossCache
+Cache = AttentionCache | LatentCache | IndexerCache | RingCache | PackedCache | StateCache | CrossCache
 
 
 @dataclass(frozen=True, slots=True)

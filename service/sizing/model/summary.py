@@ -13,6 +13,7 @@ from service.sizing.model.shape import (
     LatentCache,
     ModelShape,
     PackedCache,
+    RingCache,
     StateCache,
 )
 from service.sizing.model.towers.qwen import DEEPSTACK_NORM
@@ -87,7 +88,10 @@ def _described(cache: Cache) -> str:
             sparse = ", sparse" if cache.sparse else ""
             return f"latent{sparse} ({cache.latent_size} + {cache.rope_size} for {cache.heads} heads)"
         case IndexerCache():
-            return f"indexer (head of {cache.head_size})"
+            each = f", one in {cache.tokens_per_key} tokens" if cache.tokens_per_key > 1 else ""
+            return f"indexer (head of {cache.head_size}{each})"
+        case RingCache():
+            return f"tokens not yet pooled ({cache.slots} of {cache.slot_bytes} bytes)"
         case PackedCache():
             kept = f"sliding window {cache.window}" if cache.window else f"one in {cache.tokens_per_vector} tokens"
             return f"{cache.role.value} ({kept}, {cache.vector_bytes} bytes each)"
