@@ -1,6 +1,6 @@
 """MoonViT, the tower of Kimi.
 
-Source: vLLM 0.33 `model_executor/models/kimi_k25_vit.py`.
+Source: vLLM 0.33 `model_executor/models/kimi_k25_vit.py`, `moonvit.py`.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ MOON_VIT: Mapping[str, Any] = {
 
 
 def moon_vit_tower(
-    quantization: Quantization, vision: Fields, text_hidden: int, *, path: str = "vision_tower"
+    quantization: Quantization, vision: Fields, text_hidden: int, *, path: str = "vision_tower", flat: bool = False
 ) -> tuple[Module, ...]:
-    """The 3-D MoonViT and its projector; held whole where the ranks do not divide its heads.
+    """The 3-D MoonViT and its projector, held whole where the ranks do not divide its heads; or the `flat` one.
 
     Norms, biases and the projector's shape follow the fields that Kimi K3 adds and K2.5 leaves out. A quantised tower
     is not cast to the model's type, so that what it computes for time positions stays in float32.
@@ -41,7 +41,7 @@ def moon_vit_tower(
         vision.integer("init_pos_emb_height", "pos_emb_height"),
         vision.integer("init_pos_emb_width", "pos_emb_width"),
     )
-    frames = vision.integer("init_pos_emb_time", "pos_emb_time")
+    units = None if flat else heads
     attention_bias, linear_bias = vision.flag("attn_bias", default=True), vision.flag("linear_bias", default=True)
     norm_bias = vision.text("norm_type", default="layernorm") == "layernorm"
     merge = vision.integers("merge_kernel_size", minimum=1) or [2, 2]
@@ -53,15 +53,19 @@ def moon_vit_tower(
             columns=3 * patch * patch + vision.flag("patch_embed_proj_bias", default=True),
         ),
         Tensor("patch_embed.pos_emb", TOWER, (Units(grid[0] * grid[1]),), columns=hidden),
-        Tensor(
-            "patch_embed.pos_emb.time_weight",
-            TOWER,
-            (Units(frames),),
-            columns=hidden,
-            element_bytes=None if quantization.method is None else 4,
-            buffer=True,
-        ),
     ]
+    if not flat:
+        frames = vision.integer("init_pos_emb_time", "pos_emb_time")
+        modules.append(
+            Tensor(
+                "patch_embed.pos_emb.time_weight",
+                TOWER,
+                (Units(frames),),
+                columns=hidden,
+                element_bytes=None if quantization.method is None else 4,
+                buffer=True,
+            )
+        )
     for number in range(vision.layers("num_hidden_layers")):
         block = f"{path}.encoder.blocks.{number}"
         modules += (
@@ -75,13 +79,13 @@ def moon_vit_tower(
                 width,
                 Split.COLUMN,
                 bias=linear_bias,
-                split_units=heads,
+                split_units=units,
             ),
             tower_linear(
-                quantization, f"{block}.mlp", "fc1", width, hidden, Split.ROW, bias=linear_bias, split_units=heads
+                quantization, f"{block}.mlp", "fc1", width, hidden, Split.ROW, bias=linear_bias, split_units=units
             ),
             tower_query_key_value(
-                quantization, block, "wqkv", hidden, heads, size, bias=attention_bias, split_units=heads
+                quantization, block, "wqkv", hidden, heads, size, bias=attention_bias, split_units=units
             ),
             tower_linear(
                 quantization,
@@ -91,7 +95,7 @@ def moon_vit_tower(
                 hidden,
                 Split.ROW,
                 bias=attention_bias,
-                split_units=heads,
+                split_units=units,
             ),
         )
     modules.append(layer_norm("final_layernorm", hidden, bias=norm_bias))
