@@ -14,11 +14,15 @@ COMMANDS = {
     "seed": "put the shipped catalogue into the database",
     "plan": "size a deployment and print it",
     "ingest": "read configurations of models and put them into the catalogue",
+    "import": "read a list of prices into the catalogue",
     "keys": "make, list and revoke the API keys that writes need",
     "architectures": "write the list of what is understood to docs/architectures.md",
     "export-openapi": "write the service's contract to openapi/openapi.json",
 }
 """Every command with its summary; the module of the same name in `service.cli` does the work."""
+
+MODULES = {"import": "import_prices"}
+"""Commands whose name no module can have."""
 
 INTERRUPTED = 130
 
@@ -46,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _module(command: str) -> str:
-    return f"service.cli.{command.replace('-', '_')}"
+    return f"service.cli.{MODULES.get(command, command.replace('-', '_'))}"
 
 
 if __name__ == "__main__":

@@ -201,14 +201,15 @@ class AssumptionsRequest(Contract):
     )
 
 
+PriceKindName = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "marketplace", "community"]
+
+
 class PricesRequest(Contract):
     """Which prices a cost rests on."""
 
     provider: Text | None = Field(default=None, description="who rents the machine; null: the cheapest")
     region: Text | None = Field(default=None, description="where; null: anywhere")
-    kind: Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "marketplace", "community"] = Field(
-        default="on_demand", description="kind of price"
-    )
+    kind: PriceKindName = Field(default="on_demand", description="kind of price")
     as_of: date | None = Field(default=None, description="prices seen up to this day; null: the newest")
 
 

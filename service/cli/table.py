@@ -1,12 +1,16 @@
 """A plan as a table."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
 from service.sizing.quantities import GIB
+
+if TYPE_CHECKING:
+    from service.catalogue.importers.outcome import ImportReport
+    from service.storage.observations import Stored
 
 MOST_REJECTIONS = 12
 
@@ -28,6 +32,22 @@ def plan_table(answer: Mapping[str, Any]) -> Table:
     table.add_column()
     for name, text in _rows(plan):
         table.add_row(name, text)
+    return table
+
+
+def import_table(stored: "Stored", report: "ImportReport", *, dry_run: bool) -> Table:
+    """The account of an import: what was added, what was left out and why."""
+    title = "Would become of the rows" if dry_run else f"Catalogue revision {stored.revision}"
+    table = Table("Rows", "What became of them", "For example", title=title, box=box.SIMPLE, title_justify="left")
+    table.add_row(f"{stored.added:,}", "added", "")
+    table.add_row(f"{stored.known:,}", "held already", "")
+    if stored.contradicting:
+        told = stored.contradictions[0]
+        table.add_row(f"{stored.contradicting:,}", "left out: contradict what is held", told)
+    for what, reasons in (("skipped", report.skipped), ("left out", report.quarantined)):
+        for reason, count in sorted(reasons.items(), key=lambda each: -each[1]):
+            example = report.examples.get(reason, ("",))[0]
+            table.add_row(f"{count:,}", f"{what}: {reason.replace('_', ' ')}", example)
     return table
 
 

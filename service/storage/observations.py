@@ -1,18 +1,21 @@
 """Taking many prices at once into the catalogue."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
-from service.catalogue.records.price import HostedPrice, Price
+from service.catalogue.records.price import HostedPrice, Price, typical_per_gpu_hour
 from service.storage.catalogue import (
     BOOKKEEPING,
     MAPPERS,
+    ROWS_AT_A_TIME,
     WRITER_LOCK,
     Mapper,
+    Row,
     announce,
     current_revision,
     open_revision,
@@ -94,6 +97,14 @@ def store_observations(
         connection.execute(held.insert().from_select([*names, "from_revision"], chosen))
         announce(connection, revision)
     return Stored(revision, added, count - added - doubted, doubted, examples)
+
+
+def usual_prices(connection: sa.Connection) -> Mapping[str, Decimal]:
+    """Usual USD per GPU and hour of each card by the prices held, which are read without being kept."""
+    mapper = next(mapper for mapper in MAPPERS if mapper.kind is Price)
+    held = sa.select(*_columns(mapper)).where(mapper.table.current)
+    rows = connection.execute(held, execution_options={"yield_per": ROWS_AT_A_TIME}).mappings()
+    return typical_per_gpu_hour(mapper.from_row(cast("Row", row)) for row in rows)
 
 
 def _columns(mapper: Mapper[Any]) -> list[sa.Column[Any]]:
