@@ -10,7 +10,7 @@ from typing import Any
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, compare, flags, models, plans, revisions, system, topology
+from service.api import catalogue, compare, flags, imports, models, plans, prices, revisions, system, topology
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -29,6 +29,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
+    *prices.OPERATIONS,
+    *imports.OPERATIONS,
     *models.OPERATIONS,
     *revisions.OPERATIONS,
     *system.OPERATIONS,
