@@ -5,12 +5,25 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 
-from service.api import catalogue, compare, flags, imports, models, plans, prices, revisions, system, topology
+from service.api import (
+    calibrations,
+    catalogue,
+    compare,
+    flags,
+    imports,
+    models,
+    plans,
+    prices,
+    revisions,
+    system,
+    topology,
+)
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -32,6 +45,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *prices.OPERATIONS,
     *imports.OPERATIONS,
     *models.OPERATIONS,
+    *calibrations.OPERATIONS,
     *revisions.OPERATIONS,
     *system.OPERATIONS,
 )
@@ -41,11 +55,13 @@ PATH_KINDS = {"name": "path"}
 """Path parameters that may hold slashes."""
 
 
+@cache
 def openapi_document() -> dict[str, Any]:
-    """The published contract."""
+    """The published contract; made once, to be read only."""
     return document(OPERATIONS, {})
 
 
+@cache
 def openapi_bytes() -> bytes:
     """The published contract, one spelling for one content."""
     return (json.dumps(openapi_document(), indent=2, sort_keys=True) + "\n").encode()

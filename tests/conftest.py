@@ -117,7 +117,7 @@ def scratch(databases: Databases, migrated_template: str) -> Settings:
 def empty_settings(scratch: Settings) -> Settings:
     """Settings of a migrated database with no rows, the test's own until it ends."""
     with psycopg.connect(libpq_url(str(scratch.database_url))) as connection:
-        connection.execute("TRUNCATE catalogue_revisions, api_keys RESTART IDENTITY CASCADE")
+        connection.execute("TRUNCATE catalogue_revisions, api_keys, calibration_texts RESTART IDENTITY CASCADE")
     return scratch
 
 

@@ -80,7 +80,6 @@ def point_of(record: StartupRecord) -> StartupPoint | None:
             max_num_batched_tokens=measured.max_num_batched_tokens,
             enforce_eager=measured.enforce_eager,
         ),
-        quantization=measured.quantization,
         weights_bytes=round(weights * GIB),
         overhead_bytes=round(overhead * GIB),
     )

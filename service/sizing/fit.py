@@ -120,7 +120,7 @@ def corrected(
         if isinstance(there, Fitted):
             predictions.append((point, _predicted(there, point.layout, point.version)))
     wanted = _predicted(fitted, layout, options.version or fitted.cache.profile.version)
-    match = calibration.nearest(model, wanted, predictions)
+    match = calibration.nearest(wanted, predictions)
     if match is None:
         return fitted
     there = next(predicted for point, predicted in predictions if point is match.point)

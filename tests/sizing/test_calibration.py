@@ -27,7 +27,6 @@ def point(version: str = "0.18.0", **changes: Any) -> StartupPoint:
         release=(major, minor, patch),
         layout=layout,
         options=EngineOptions(version=version),
-        quantization=changes.pop("quantization", None),
         weights_bytes=round(predicted.loaded[0] * 1.01),
         overhead_bytes=round(predicted.bands[0].value + 0.5 * GIB),
     )
@@ -91,14 +90,11 @@ def test_nothing_reaches_over_an_era(version: str) -> None:
     assert recommended(plan(question(point(version)))).calibration is None
 
 
-def test_another_quantisation_says_nothing() -> None:
-    """Its kernels take other memory."""
-    assert recommended(plan(question(point(quantization="fp8")))).calibration is None
-
-
-def test_weights_of_another_model_are_not_believed() -> None:
-    """Twice the predicted bytes are not this model at this precision."""
-    other = replace(point(), weights_bytes=2 * fitted(SMALL, H100, Layout(), version="0.18.0").loaded[0])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_weights_of_another_model_or_precision_are_not_believed(factor: float) -> None:
+    """Half or twice the predicted bytes are not this checkpoint."""
+    loaded = fitted(SMALL, H100, Layout(), version="0.18.0").loaded[0]
+    other = replace(point(), weights_bytes=round(factor * loaded))
     assert recommended(plan(question(other))).calibration is None
 
 
