@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from functools import cache
 from typing import Any
 
 from litestar import Litestar, Response, get
@@ -61,6 +62,7 @@ def openapi_document() -> dict[str, Any]:
     return document(OPERATIONS, {})
 
 
+@cache
 @cache
 def openapi_bytes() -> bytes:
     """The published contract, one spelling for one content."""

@@ -11,8 +11,10 @@ from litestar import Litestar
 from litestar.testing import TestClient
 
 from service.app import build_app
+from service.catalogue.snapshot import Snapshot
 from service.settings import Settings
 from service.storage import keys
+from service.storage.catalogue import load_snapshot
 from service.storage.engine import create_engine
 
 LLAMA: dict[str, Any] = {
@@ -27,7 +29,9 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
 }
+SMALL_CACHE = LLAMA | {"num_key_value_heads": 4}
 NAME = "example/llama-8b"
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Writing:
         """A model, given with the key."""
         body = {"name": name, "config": LLAMA if config is None else config} | fields
         return self.client.post("/models", json=body, headers=self.bearer())
+
+    def held(self) -> Snapshot:
+        """The catalogue as the database has it."""
+        with self.engine.connect() as connection:
+            return load_snapshot(connection)
 
     def revision(self) -> int:
         """The newest revision, as the database has it."""

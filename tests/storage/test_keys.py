@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from service.storage.keys import FORM, ROLES, all_keys, create, find, revoke
 from service.storage.tables import api_keys
@@ -108,5 +109,5 @@ def test_a_role_may_what_those_before_it_may(engine: sa.Engine, role: str) -> No
 def test_the_database_refuses_keys_that_cannot_be(engine: sa.Engine, change: dict[str, str], constraint: str) -> None:
     """Without the service too."""
     row = {"prefix": "0" * 12, "sha256": "0" * 64, "name": "ana", "role": "reader"} | change
-    with pytest.raises(sa.exc.IntegrityError, match=constraint), engine.begin() as connection:
+    with pytest.raises(IntegrityError, match=constraint), engine.begin() as connection:
         connection.execute(api_keys.insert().values(row))
