@@ -15,6 +15,8 @@ COMMANDS = {
     "plan": "size a deployment and print it",
     "ingest": "read configurations of models and put them into the catalogue",
     "import": "read a list of prices into the catalogue",
+    "calibrate": "keep the startups of vLLM logs as measurements that correct predictions",
+    "accuracy": "compare predicted memory with the measured startups of the catalogue",
     "keys": "make, list and revoke the API keys that writes need",
     "architectures": "write the list of what is understood to docs/architectures.md",
     "export-openapi": "write the service's contract to openapi/openapi.json",
