@@ -36,18 +36,27 @@ def reasons(found: Feasible) -> tuple[str, ...]:
             "weights together, so a token is faster"
         )
     if layout.pipeline_parallel_size > 1:
-        where = "nodes" if layout.gpu_count > found.machine.gpus_per_node else "cards without a fast link"
-        lines.append(
-            f"pipeline over {layout.pipeline_parallel_size} stages because little passes between {where}, "
-            "where splitting every layer would wait for the link"
-        )
+        lines.append(_why_pipeline(found))
     if layout.data_parallel_size > 1:
-        lines.append(f"{layout.data_parallel_size} copies share the load, each whole in itself")
+        how = "their experts spread over all GPUs" if found.question.model.experts else "each whole in itself"
+        lines.append(f"{layout.data_parallel_size} copies share the load, {how}")
     if layout.expert_parallel:
         lines.append(f"whole experts are spread over {layout.expert_ranks} GPUs")
     if layout.decode_context_parallel_size > 1:
-        lines.append("the GPUs share one latent cache by tokens, which would otherwise be copied to each")
+        lines.append("GPUs share the cache by tokens, which would otherwise be copied to each")
     return tuple(lines)
+
+
+def _why_pipeline(found: Feasible) -> str:
+    """What a pipeline is good for where it runs."""
+    stages, across = found.layout.pipeline_parallel_size, found.layout.gpu_count > found.machine.gpus_per_node
+    if not across and found.machine.link is not Link.PCIE:
+        return f"pipeline over {stages} stages: each holds its part of the layers, and a token passes through all"
+    where = "nodes" if across else "cards without a fast link"
+    return (
+        f"pipeline over {stages} stages because little passes between {where}, where splitting every layer would wait "
+        "for the link"
+    )
 
 
 def warnings(found: Feasible) -> tuple[str, ...]:
@@ -62,10 +71,13 @@ def warnings(found: Feasible) -> tuple[str, ...]:
     length, own = found.settled.printed.max_model_len, question.model.default_context_tokens
     if found.settled.options.max_model_len != question.engine.max_model_len and length < own:
         lines.append(f"one request of the model's own {own} tokens does not fit: the flags limit it to {length}")
-    if found.settled.options.max_num_seqs not in (None, question.engine.max_num_seqs) and cache.keeps_state:
+    sequences = found.settled.options.max_num_seqs
+    if sequences not in (None, question.engine.max_num_seqs, found.sequences) and cache.keeps_state:
+        lines.append(f"vLLM refuses more sequences than state blocks: the flags lower max_num_seqs to {sequences}")
+    if cache.defaults.max_num_seqs < found.sequences:
         lines.append(
-            "vLLM refuses more sequences than state blocks: the flags lower max_num_seqs to "
-            f"{found.settled.options.max_num_seqs}"
+            f"a copy runs {cache.defaults.max_num_seqs} of its {found.sequences} conversations at once, as "
+            "max_num_seqs says; the others wait"
         )
     if found.layout.gpu_count > found.machine.gpus_per_node:
         lines.append("the plan spans nodes: the network between them is not modelled beyond an InfiniBand default")

@@ -110,8 +110,9 @@ class Feasible:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens a second over all copies, by the roofline."""
-        return self.question.workload.concurrent_sequences / self.step_ms * 1000
+        """Output tokens a second of what runs at once over all copies, by the roofline."""
+        most = self.settled.fitted.cache.defaults.max_num_seqs * self.layout.data_parallel_size
+        return min(self.question.workload.concurrent_sequences, most) / self.step_ms * 1000
 
 
 def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Rejection:
@@ -150,7 +151,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         return Refusal(
             "context_too_long",
             f"conversations of {workload.context_tokens} tokens are longer than the {longest} that can be served",
-            fix=f"ask for at most {longest} tokens",
+            fix=f"ask for at most {longest} tokens" if longest else None,
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
     copy = layout if model.experts else one_copy(layout)
@@ -195,7 +196,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             gpu,
             link,
             machine.gpus_per_node,
-            sequences=sequences,
+            sequences=min(sequences, cache.defaults.max_num_seqs),
             cached_bytes=tuple(cache.conversation_blocks(mean) * block for block in cache.block_bytes),
             bandwidth_fraction=question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
         ),

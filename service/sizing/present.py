@@ -1,6 +1,7 @@
 """From a feasible layout to the plan that is answered."""
 
 from functools import lru_cache
+from math import ceil
 
 from service.sizing import explain
 from service.sizing.answer import (
@@ -19,7 +20,7 @@ from service.sizing.answer import (
     ThroughputAnswer,
 )
 from service.sizing.engine import flags, manifests
-from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_quantised
+from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_latent, is_quantised
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
@@ -60,7 +61,8 @@ def _counted(model: ModelShape) -> tuple[int, int, int]:
 @lru_cache(maxsize=4096)
 def _kv_bytes_per_token(model: ModelShape, dtype: str) -> int | None:
     """What one more token adds; None for a cache type without rules, which every layout is then refused for."""
-    return kv_bytes_per_token(model, dtype) if dtype in CELL_DTYPES | LATENT_DTYPES else None
+    known = CELL_DTYPES | LATENT_DTYPES if is_latent(model) else CELL_DTYPES
+    return kv_bytes_per_token(model, dtype) if dtype in known else None
 
 
 def deployment_of(found: Feasible) -> flags.Deployment:
@@ -141,9 +143,9 @@ def calibration_answer(found: Feasible) -> CalibrationAnswer | None:
         source=point.source,
         prediction_without=PredictionAnswer(
             weights_bytes=measured.predicted.loaded[tight],
-            working_space_bytes=round(band.value),
-            working_space_low_bytes=round(band.low),
-            working_space_high_bytes=round(band.high),
+            working_space_bytes=ceil(band.value),
+            working_space_low_bytes=ceil(band.low),
+            working_space_high_bytes=ceil(band.high),
         ),
     )
 
@@ -166,9 +168,9 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             total_bytes=found.settled.total_bytes,
             usable_bytes=found.settled.usable_bytes,
             weights_bytes=found.settled.fitted.loaded[tight],
-            working_space_bytes=round(bands[tight].value),
-            working_space_low_bytes=round(bands[tight].low),
-            working_space_high_bytes=round(bands[tight].high),
+            working_space_bytes=ceil(bands[tight].value),
+            working_space_low_bytes=ceil(bands[tight].low),
+            working_space_high_bytes=ceil(bands[tight].high),
             kv_cache_needed_bytes=found.needed_bytes,
             kv_cache_room_bytes=found.settled.rooms[tight],
             free_bytes=found.settled.rooms[tight] - found.needed_bytes,
@@ -179,7 +181,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
                 layers=each.layers,
                 parameter_bytes=each.parameter_bytes,
                 buffer_bytes=each.buffer_bytes,
-                working_space_bytes=round(band.value),
+                working_space_bytes=ceil(band.value),
                 kv_cache_room_bytes=room,
             )
             for each, band, room in zip(weights, bands, found.settled.rooms, strict=True)

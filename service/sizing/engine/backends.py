@@ -244,15 +244,25 @@ def _indexed(query: AttentionQuery, device: Device) -> Kernels | None:
     return None
 
 
+def _amd(query: AttentionQuery) -> Kernels | None:
+    """The kernels that stand for all of AMD's (vLLM 0.33 `platforms/rocm.py`); Octave's formats are not restated."""
+    dtype = query.kv_cache_dtype
+    if query.indexed or query.blockwise_sparse:
+        return None
+    if query.latent:
+        return Kernels("TRITON_MLA") if dtype in kv_dtypes.SIXTEEN_BIT | {"fp8", "fp8_e4m3"} else None
+    if dtype in kv_dtypes.TURBOQUANT_BITS:
+        return Kernels("TURBOQUANT", (16, 32, 64, 128), multiples=False)
+    return Kernels("TRITON_ATTN") if dtype in TRITON_DTYPES else None
+
+
 def choose_kernels(query: AttentionQuery, device: Device) -> Kernels | Refusal:
     """The kernels of one attention layer, or why none serves it.
 
     On AMD the Triton kernels stand for all: their blocks have the same bytes.
     """
     if device.vendor is not Vendor.NVIDIA:
-        if query.indexed or query.blockwise_sparse or query.kv_cache_dtype in kv_dtypes.NVFP4:
-            return _none_found(query, device)
-        return Kernels("TRITON_MLA" if query.latent else "TRITON_ATTN")
+        return _amd(query) or _none_found(query, device)
     if query.latent:
         kernels = _indexed(query, device) if query.indexed else _latent(query, device)
     else:

@@ -73,7 +73,7 @@ def flags(deployment: Deployment) -> tuple[FlagAnswer, ...]:
             f"{layout.decode_context_parallel_size} GPUs share one cache by tokens",
         )
     if options.gpu_memory_utilization is not None:
-        add("--gpu-memory-utilization", f"{options.gpu_memory_utilization:g}")
+        add("--gpu-memory-utilization", options.gpu_memory_utilization)
     if deployment.max_model_len is not None:
         add("--max-model-len", *deployment.max_model_len)
     elif options.max_model_len is not None:
@@ -117,9 +117,10 @@ def node_arguments(deployment: Deployment, node: int) -> tuple[str, ...]:
     layout = deployment.layout
     copy = layout.tensor_parallel_size * layout.pipeline_parallel_size
     if layout.data_parallel_size > 1 and copy <= deployment.gpus_per_node:
-        local = ceil_div(layout.data_parallel_size, deployment.nodes)
+        each = ceil_div(layout.data_parallel_size, deployment.nodes)
+        local = min(each, layout.data_parallel_size - node * each)
         words = ("--data-parallel-size-local", str(local), "--data-parallel-address", HEAD_ADDRESS)
-        return words if node == 0 else (*words, "--data-parallel-start-rank", str(node * local), "--headless")
+        return words if node == 0 else (*words, "--data-parallel-start-rank", str(node * each), "--headless")
     if (release(deployment.version) or NEWEST.first) < FIRST_VERSION_WITH_NODES:
         return ("--distributed-executor-backend", "ray")
     words = ("--nnodes", str(deployment.nodes), "--node-rank", str(node), "--master-addr", HEAD_ADDRESS)

@@ -1,7 +1,11 @@
 """Commands and manifests that start the engine in a container."""
 
+import re
 import shlex
 from dataclasses import dataclass
+
+RELEASE = re.compile(r"v?(?P<minor>\d+\.\d+)(?P<patch>\.\d+)?(?P<rest>.*)")
+NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,17 @@ class Container:
 
     @property
     def image(self) -> str:
-        """The published container image of the release."""
+        """The published container image of the release: `v0.33.0`; of what is no release (`nightly`) its own tag."""
         name = "vllm-openai-rocm" if self.vendor == "amd" else "vllm-openai"
-        return f"vllm/{name}:v{self.version}"
+        return f"vllm/{name}:{image_tag(self.version)}"
+
+
+def image_tag(version: str) -> str:
+    """The tag of a version: three numbers behind a `v`, as releases are tagged; without what no tag may hold."""
+    found = RELEASE.fullmatch(version)
+    if found is None:
+        return NOT_IN_A_TAG.sub("-", version).lstrip("-.") or "latest"
+    return f"v{found['minor']}{found['patch'] or '.0'}{NOT_IN_A_TAG.sub('-', found['rest'])}"
 
 
 def docker(container: Container) -> str:

@@ -34,7 +34,7 @@ def context_within_model(setting: Setting) -> Refusal | None:
         f"User-specified max_model_len ({given}) is greater than the derived max_model_len "
         f"({model.context_field}={float(model.max_context_tokens)} or model_max_length=None in model's config.json). "
         "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.",
-        f"ask for at most {model.max_context_tokens} tokens",
+        f"use --max-model-len {model.max_context_tokens} or less",
     )
 
 

@@ -52,7 +52,7 @@ def method_built_in(setting: Setting) -> Refusal | None:
         return None
     return Refusal(
         "quantization_not_built_in",
-        f"{model.quantization} is not built into this release",
+        f"this release does not run the {model.quantization} weights of this checkpoint",
         model.quantization_refusal,
         "use a checkpoint quantised another way, or a release that has it",
     )

@@ -1,0 +1,171 @@
+"""An answer agrees with itself, its flags start what it describes, and its fixes work."""
+
+from math import prod
+from typing import Any
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+
+from service.sizing.engine.kv_dtypes import KV_CACHE_DTYPES
+
+# Published config.json of microsoft/phi-4, the fields that decide its sizes: 40 heads, 10 KV heads, and a vocabulary of
+# 100,352 = 2^11 x 7^2, so that of the divisors of 40 only 1 and 2 divide all three.
+PHI_4 = {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 5120,
+    "intermediate_size": 17920,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 10,
+    "vocab_size": 100352,
+    "max_position_embeddings": 16384,
+    "original_max_position_embeddings": 16384,
+    "tie_word_embeddings": False,
+}
+
+
+def ask(client: TestClient[Litestar], **fields: Any) -> dict[str, Any]:
+    """A plan request that is answered, of Qwen3 32B on an H100 unless it says otherwise."""
+    question = {
+        "model": "Qwen/Qwen3-32B",
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm"]},
+        **fields,
+    }
+    response = client.post("/plan", json=question)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"workload": {"context_tokens": 8192, "concurrent_sequences": 64}},
+        {"model": "meta-llama/Llama-3.1-405B", "layout": {"tensor_parallel_size": 8, "pipeline_parallel_size": 4}},
+        {"model": "deepseek-ai/DeepSeek-V3", "hardware": {"gpus": ["h200-sxm"]}},
+        {"model": "Qwen/Qwen3-32B", "hardware": {"gpus": ["mi300x", "l4"]}, "engine": {"enforce_eager": True}},
+    ],
+)
+def test_the_budget_adds_up(client: TestClient[Litestar], fields: dict[str, Any]) -> None:
+    """usable - weights - working space = room, room - needed = free, and the sizes multiply to the count."""
+    answer = ask(client, **fields)
+    for plan in (answer["recommended"], *answer["alternatives"]):
+        memory, layout = plan["memory"], plan["layout"]
+        taken = memory["weights_bytes"] + memory["working_space_bytes"]
+        assert memory["usable_bytes"] - taken == memory["kv_cache_room_bytes"]
+        assert memory["kv_cache_room_bytes"] - memory["kv_cache_needed_bytes"] == memory["free_bytes"]
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        assert prod(layout[size] for size in sizes) == plan["gpu_count"]
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "mi300x"])
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_every_cache_type_is_answered(client: TestClient[Litestar], gpu: str, dtype: str) -> None:
+    """A type that the engine knows and the model or card does not is a rejection, never a fault."""
+    for model in ("Qwen/Qwen3-32B", "deepseek-ai/DeepSeek-V3"):
+        answer = ask(client, model=model, kv_cache_dtype=dtype, hardware={"gpus": [gpu], "gpu_counts": [8]})
+        assert (answer["recommended"] is None) == bool(answer["rejected"])
+
+
+@pytest.mark.parametrize("dtype", ["fp8_ds_mla", "nvfp4_ds_mla"])
+def test_formats_of_latent_attention_are_refused_elsewhere(client: TestClient[Litestar], dtype: str) -> None:
+    """No backend of plain attention lists them (vLLM 0.33 `v1/attention/backends`), and no figure is given for them."""
+    answer = ask(client, kv_cache_dtype=dtype)
+    assert {each["code"] for each in answer["rejected"]} == {"no_attention_backend"}
+    assert answer["model"]["kv_bytes_per_token"] is None
+
+
+@pytest.mark.parametrize("tensor", [3, 4, 5, 8, 10, 20])
+def test_the_sizes_a_fix_names_start(client: TestClient[Litestar], tensor: int) -> None:
+    """What divides the heads may not divide the KV heads or the vocabulary: only sizes that divide all are named."""
+    model = {"name": "phi-4", "config": PHI_4}
+    refused = ask(client, model=model, layout={"tensor_parallel_size": tensor})["rejected"][0]
+    assert refused["fix"] == "choose a tensor parallel size from 1, 2"
+    for size in (1, 2):
+        assert ask(client, model=model, layout={"tensor_parallel_size": size})["recommended"]
+
+
+def test_a_length_beyond_the_model_is_put_right_by_the_flag(client: TestClient[Litestar]) -> None:
+    """Qwen3 32B was made for 40,960 tokens; the conversation is shorter already."""
+    refused = ask(client, engine={"max_model_len": 400_000})["rejected"][0]
+    assert (refused["code"], refused["fix"]) == ("max_model_len_exceeds_model", "use --max-model-len 40960 or less")
+    assert ask(client, engine={"max_model_len": 40_960})["recommended"]
+
+
+def test_conversations_beyond_a_given_limit_wait(client: TestClient[Litestar]) -> None:
+    """One sequence at a time gives the tokens a second of one, and the plan says that fifteen wait."""
+    layout, crowd = {"tensor_parallel_size": 2}, {"context_tokens": 4096, "concurrent_sequences": 16}
+    limited = ask(client, layout=layout, workload=crowd, engine={"max_num_seqs": 1})["recommended"]
+    alone = ask(client, layout=layout, engine={"max_num_seqs": 1})["recommended"]
+    assert limited["throughput"] == alone["throughput"]
+    assert limited["capacity"] == alone["capacity"]
+    waiting = "a copy runs 1 of its 16 conversations at once, as max_num_seqs says; the others wait"
+    assert waiting in limited["warnings"]
+    assert waiting not in alone["warnings"]
+
+
+def test_raised_sequences_are_not_called_lowered(client: TestClient[Litestar]) -> None:
+    """A hybrid asked for more than the default of 1,024 sequences on an H200 gets what was asked for."""
+    plan = ask(
+        client,
+        model="ibm-granite/granite-4.0-h-small",
+        workload={"context_tokens": 128, "concurrent_sequences": 1100},
+        hardware={"gpus": ["h200-sxm"]},
+        layout={"tensor_parallel_size": 8},
+    )["recommended"]
+    args = plan["engine"]["args"]
+    assert args[args.index("--max-num-seqs") + 1] == "1100"
+    assert not any("lower max_num_seqs" in warning for warning in plan["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("0.33.0", "v0.33.0"),
+        ("v0.33.0", "v0.33.0"),
+        ("0.33", "v0.33.0"),
+        ("v0.8.5.post1", "v0.8.5.post1"),
+        ("0.33.0rc1", "v0.33.0rc1"),
+        ("0.33.0.dev1+g1234", "v0.33.0.dev1-g1234"),
+        ("nightly", "nightly"),
+        ("latest", "latest"),
+    ],
+)
+def test_the_image_is_one_that_can_be_pulled(client: TestClient[Litestar], version: str, tag: str) -> None:
+    """Releases are tagged with a v and three numbers; a tag holds letters, digits, dots, dashes and underscores."""
+    plan = ask(client, layout={"tensor_parallel_size": 2}, engine={"version": version})["recommended"]
+    assert f"vllm/vllm-openai:{tag} Qwen/Qwen3-32B" in plan["engine"]["docker"]
+
+
+def test_utilisation_is_repeated_to_the_last_digit(client: TestClient[Litestar]) -> None:
+    """A rounded share would be another one than the plan was made for."""
+    plan = ask(client, layout={"tensor_parallel_size": 2}, engine={"gpu_memory_utilization": 0.9123456789})
+    args = plan["recommended"]["engine"]["args"]
+    assert args[args.index("--gpu-memory-utilization") + 1] == "0.9123456789"
+
+
+def test_copies_over_nodes_add_up(client: TestClient[Litestar]) -> None:
+    """Three copies of four GPUs on nodes of eight: two on the first, one on the second, which starts at the third."""
+    layout = {"tensor_parallel_size": 4, "data_parallel_size": 3}
+    lines = ask(client, layout=layout)["recommended"]["engine"]["command"].splitlines()
+    assert len(lines) == 2
+    assert "--data-parallel-size-local 2" in lines[0]
+    assert "--data-parallel-size-local 1" in lines[1]
+    assert "--data-parallel-start-rank 2" in lines[1]
+
+
+def test_reasons_fit_the_layout(client: TestClient[Litestar]) -> None:
+    """A forced pipeline on NVLink does not avoid a slow link, and copies of experts are not whole in themselves."""
+    piped = ask(client, layout={"pipeline_parallel_size": 2})["recommended"]["reasons"]
+    assert not any("without a fast link" in reason for reason in piped)
+    experts = ask(client, model="Qwen/Qwen3-30B-A3B-Instruct-2507", layout={"data_parallel_size": 2})["recommended"]
+    assert "2 copies share the load, their experts spread over all GPUs" in experts["reasons"]
+    shared = ask(
+        client,
+        layout={"tensor_parallel_size": 16, "decode_context_parallel_size": 2},
+        hardware={"gpus": ["h100-sxm"], "gpus_per_node": 16},
+    )["recommended"]["reasons"]
+    assert not any("latent" in reason for reason in shared)
