@@ -142,7 +142,7 @@ def why_not_understood(named: list[str], model_type: str) -> str:
                 f"{PLUGINS[architecture]} if you want to use this model architecture."
             )
             break
-    return f"vLLM 0.33 does not serve {first}: {reason}"
+    return f"vLLM 0.33 does not serve {first} (model_type {model_type or 'absent'}): {reason}"
 
 
 def served(architecture: str) -> bool:

@@ -11,7 +11,7 @@ from service.sizing.engine.validity.setting import Rule, Setting, built_first, d
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
 from service.sizing.model.shape import StateCache, StateKind
-from service.sizing.weights import held_whole, rank_bytes, stage_bounds
+from service.sizing.weights import held_whole, rank_bytes, vocabulary_on_rank, stage_bounds
 
 WHAT = {
     TensorClass.EMBEDDING: "the padded vocabulary",
@@ -130,6 +130,23 @@ def embedding_divides(setting: Setting) -> Refusal | None:
 def dimensions_divide(setting: Setting) -> Refusal | None:
     """Heads, widths, groups and all else that is split divide by the ranks."""
     return _first_indivisible(setting, in_build_order(setting.model))
+
+
+def tied_head_divides(setting: Setting) -> Refusal | None:
+    """A head tied to a plain embedding is still a vocabulary table, and its padded rows divide by the ranks."""
+    model = setting.model
+    if not model.tied_head or any(isinstance(module, Embedding) for module in built_first(model)):
+        return None
+    try:
+        vocabulary_on_rank(model.vocab_size, setting.layout.tensor_parallel_size)
+    except Indivisible as error:
+        return Refusal(
+            "dimension_not_divisible",
+            f"the padded vocabulary ({error.dimension}) does not split evenly over {error.ranks} GPUs",
+            str(error),
+            f"choose a tensor parallel size that divides {error.dimension}",
+        )
+    return None
 
 
 def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal | None:
