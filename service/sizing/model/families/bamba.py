@@ -9,6 +9,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, auto_integer, build_layers, ends, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Module, Units
 from service.sizing.model.rope import rotary_table
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape, Status
@@ -44,7 +45,7 @@ def read_bamba(source: Source) -> ModelShape:
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads = text.integer("num_attention_heads")
-    kv_heads, size = text.integer("num_key_value_heads", default=heads), hidden // heads
+    kv_heads, size = text.integer("num_key_value_heads", default=heads), even_head_size(source, heads)
     width, bias = text.integer("intermediate_size"), text.flag("mlp_bias", default=False)
     inner, state_heads = text.integer("mamba_expand") * hidden, text.integer("mamba_n_heads")
     mixer = Mamba2(

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.fields import Fields
 from service.sizing.model.latent import Indexer, Latent, indexer, latent_attention, latent_cache, nullable
 from service.sizing.model.modules import Module, TensorClass, Units, Whole
@@ -218,7 +219,7 @@ def multi_head(source: Source) -> Callable[[str], tuple[tuple[Cache, ...], tuple
     text, quantization = source.text, source.quantization
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     kv_heads = text.integer("num_key_value_heads", default=heads)
-    size = hidden // heads
+    size = even_head_size(source, heads)
 
     def attention(path: str) -> tuple[tuple[Cache, ...], tuple[Module, ...]]:
         return (AttentionCache(heads, kv_heads, size, size),), (
@@ -303,7 +304,7 @@ def read_deepseek(
     if latent is None:
         heads = text.integer("num_attention_heads")
         kv_heads = text.integer("num_key_value_heads", default=heads)
-        table = rotary_table(source, hidden // heads)
+        table = rotary_table(source, even_head_size(source, heads))
         tables = (table,) if table else ()
     else:
         heads, kv_heads = latent.heads, 1

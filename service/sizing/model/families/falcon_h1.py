@@ -9,6 +9,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, auto_integer, build_layers, ends, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.latent import nullable
 from service.sizing.model.modules import Tensor, TensorClass, Units
 from service.sizing.model.rope import rotary_table
@@ -43,7 +44,7 @@ def read_falcon_h1(source: Source) -> ModelShape:
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, width = text.integer("num_attention_heads"), text.integer("intermediate_size")
     kv_heads = text.integer("num_key_value_heads", default=heads)
-    size = text.integer("head_dim", default=hidden // heads)
+    size = text.optional_integer("head_dim") or even_head_size(source, heads)
     inner = nullable(text, "mamba_d_ssm", None) or text.integer("mamba_expand") * hidden
     state_heads = text.integer("mamba_n_heads")
     mixer = Mamba2(

@@ -16,6 +16,7 @@ from service.sizing.model.assembly import (
     layer_kinds,
     with_defaults,
 )
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Module, TensorClass, Units
 from service.sizing.model.rope import rotary_table
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
@@ -49,7 +50,7 @@ def read_granite_hybrid(source: Source) -> ModelShape:
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads = text.integer("num_attention_heads")
-    kv_heads, size = text.integer("num_key_value_heads", default=heads), hidden // heads
+    kv_heads, size = text.integer("num_key_value_heads", default=heads), even_head_size(source, heads)
     bias = text.flag("attention_bias", default=False)
     experts = text.integer("num_local_experts", default=0, minimum=0)
     shared = text.integer("shared_intermediate_size", default=0, minimum=0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, auto_integer, build_layers, ends, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Module, Units
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
 from service.sizing.model.source import Source
@@ -42,7 +43,7 @@ def read_jamba(source: Source) -> ModelShape:
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads = text.integer("num_attention_heads")
-    kv_heads, size = text.integer("num_key_value_heads", default=heads), hidden // heads
+    kv_heads, size = text.integer("num_key_value_heads", default=heads), even_head_size(source, heads)
     experts, active = text.integer("num_experts"), text.integer("num_experts_per_tok")
     width = text.integer("intermediate_size")
     expert_period, expert_offset = text.integer("expert_layer_period"), text.integer("expert_layer_offset", minimum=0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, counted_kinds, ends, layer_kinds, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Linear, Module, Split, TensorClass, Units
 from service.sizing.model.rope import rotary_table
@@ -77,7 +78,7 @@ def decoder(source: Source, *, sparse: bool, prefix: str = "model", tower: tuple
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, kv_heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
-    size, kernel = hidden // heads, text.integer("conv_L_cache")
+    size, kernel = even_head_size(source, heads), text.integer("conv_L_cache")
     for name in () if sparse else ("conv_dim", "block_dim"):
         if text.integer(name, default=hidden) != hidden:
             raise source.refuse(name, because=f"a {name} other than hidden_size ({hidden}) is not known")

@@ -10,6 +10,7 @@ from typing import Any
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, counted_kinds, ends, layer_kinds, with_defaults
 from service.sizing.model.families.bamba import OLDER_ENGINE
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.rope import rotary_table
@@ -99,7 +100,8 @@ def read_minimax_text(source: Source) -> ModelShape:
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, kv_heads = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
-    size, width = text.integer("head_dim", default=hidden // heads), text.integer("intermediate_size")
+    size = text.optional_integer("head_dim") or even_head_size(source, heads)
+    width = text.integer("intermediate_size")
     kinds = read_kinds(source)
     experts = per_layer(source, "num_local_experts", len(kinds), 1)
     shared = per_layer(source, "shared_intermediate_size", len(kinds), 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, layer_kinds, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Module, TensorClass, Units, Whole
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
@@ -112,7 +113,7 @@ def read_nemotron_h(
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, size = text.integer("num_attention_heads"), text.integer("head_dim", default=0, minimum=0)
     kv_heads = text.integer("num_key_value_heads", default=heads)
-    size = size or hidden // heads
+    size = size or even_head_size(source, heads)
     window = text.optional_integer("sliding_window")
     state_heads, state_size = text.integer("mamba_num_heads"), text.integer("mamba_head_dim")
     mixer = Mamba2(

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, counted_kinds, ends, layer_kinds, with_defaults
+from service.sizing.model.families.llama import even_head_size
 from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.rope import rotary_table
@@ -72,7 +73,7 @@ def read_olmo_hybrid(source: Source) -> ModelShape:
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
     heads, width = text.integer("num_attention_heads"), text.integer("intermediate_size")
-    kv_heads, size = text.integer("num_key_value_heads", default=heads), hidden // heads
+    kv_heads, size = text.integer("num_key_value_heads", default=heads), even_head_size(source, heads)
     net, layers = read_net(source), text.layers("num_hidden_layers")
     kinds = layer_kinds(source, "layer_types", known=KINDS)
     if kinds is None:

@@ -287,4 +287,5 @@ READERS = {
     "Qwen3_5MoeForCausalLM": read_qwen3_5,
     "Qwen3_5ForConditionalGeneration": read_qwen3_5_vision,
     "Qwen3_5MoeForConditionalGeneration": read_qwen3_5_vision,
+    "InternS2PreviewForConditionalGeneration": read_qwen3_5_vision,
 }
