@@ -81,7 +81,7 @@ class TestClass:
 
     def test_an_unknown_class_is_refused_by_name(self) -> None:
         """In the words of vLLM 0.33 (`models/registry.py`), which serves no such class either."""
-        words = r"FooForCausalLM: Model architectures \['FooForCausalLM'\] are not supported for now"
+        words = r"FooForCausalLM \(model_type foo\): Model architectures \['FooForCausalLM'\] are not supported for now"
         with pytest.raises(NotUnderstood, match=words) as refusal:
             read(architectures=["FooForCausalLM"], model_type="foo")
         assert refusal.value.fields == ("architectures", "model_type")

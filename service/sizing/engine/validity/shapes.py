@@ -11,7 +11,7 @@ from service.sizing.engine.validity.setting import Rule, Setting, built_first, d
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
 from service.sizing.model.shape import StateCache, StateKind
-from service.sizing.weights import held_whole, rank_bytes, vocabulary_on_rank, stage_bounds
+from service.sizing.weights import held_whole, rank_bytes, stage_bounds, vocabulary_on_rank
 
 WHAT = {
     TensorClass.EMBEDDING: "the padded vocabulary",
@@ -191,5 +191,6 @@ RULES: tuple[Rule, ...] = (
     kv_heads_at_least_ranks,
     state_groups_divide,
     dimensions_divide,
+    tied_head_divides,
     shared_caches_on_one_stage,
 )
