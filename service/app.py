@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from functools import cache
 from typing import Any
 
 from litestar import Litestar, Response, get
@@ -16,6 +15,7 @@ from service.api import (
     calibrations,
     catalogue,
     compare,
+    cost,
     flags,
     imports,
     models,
@@ -40,6 +40,7 @@ from service.web import docs
 OPERATIONS: tuple[Operation, ...] = (
     *plans.OPERATIONS,
     *compare.OPERATIONS,
+    *cost.OPERATIONS,
     *flags.OPERATIONS,
     *topology.OPERATIONS,
     *catalogue.OPERATIONS,
@@ -62,7 +63,6 @@ def openapi_document() -> dict[str, Any]:
     return document(OPERATIONS, {})
 
 
-@cache
 @cache
 def openapi_bytes() -> bytes:
     """The published contract, one spelling for one content."""

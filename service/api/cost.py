@@ -1,0 +1,310 @@
+"""POST /cost: what carrying a traffic costs."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Annotated, Any
+
+from litestar import Request, Response
+from pydantic import Field
+
+from service import RULES_VERSION
+from service.api import responding
+from service.api.contract import INTEGRAL, MAX_NAMES, Contract, Number, PlanRequest, Text
+from service.api.operation import Operation
+from service.api.plans import question_of
+from service.api.pricing import wanted_of
+from service.api.problems import FieldError, invalid, unknown
+from service.api.reading import read_body, read_bytes, require_json
+from service.catalogue.offers import PricesWanted
+from service.catalogue.records.price import USD, HostedPrice, PriceKind, hosted_model_key
+from service.catalogue.snapshot import Snapshot
+from service.sizing import plan
+from service.sizing.answer import Plan
+from service.sizing.cost import (
+    HostedRate,
+    InvalidCostInput,
+    OwnedHardware,
+    Traffic,
+    steady_traffic,
+    traffic_of_volume,
+)
+from service.sizing.cost.offer import Offer, cheapest
+from service.sizing.costing import CostComparison, HostedModel, Load, cost
+from service.sizing.question import Machine, Question
+
+MOST_MONEY = 1_000_000_000_000
+
+Money = Annotated[Decimal, Field(ge=0, le=MOST_MONEY, allow_inf_nan=False, max_digits=24, strict=False)]
+Share = Annotated[Number, Field(gt=0, le=1)]
+
+
+class TrafficRequest(Contract):
+    """How much is asked of the deployment; give either a rate or a volume."""
+
+    requests_per_second: Annotated[Number, Field(gt=0, le=1_000_000)] | None = Field(
+        default=None, description="requests in each busy hour (1/s)", examples=[2.5]
+    )
+    output_tokens_per_month: Annotated[Number, Field(gt=0, le=1e18)] | None = Field(
+        default=None, description="tokens generated in a month of 730 hours", examples=[1_000_000_000]
+    )
+    hours_per_day: Annotated[int, Field(ge=1, le=24), INTEGRAL] = Field(
+        default=24, description="busy hours of each day; none in the others", examples=[10]
+    )
+    cached_fraction: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=0, description="share of prompt tokens that a hosted provider's cache already holds"
+    )
+    growth_per_month: Annotated[Number, Field(gt=-1, le=10)] = Field(
+        default=0, description="0.05: five per cent more each month"
+    )
+
+
+class OwnedRequest(Contract):
+    """Hardware bought to run one copy."""
+
+    capital: Money = Field(description="price of the machines with their network (USD)", examples=["280000"])
+    years: Annotated[Number, Field(gt=0, le=50)] = Field(description="over which it is written off", examples=[4])
+    price_per_kwh: Money = Field(description="electricity (USD/kWh)", examples=["0.12"])
+    pue: Annotated[Number, Field(ge=1, le=10)] = Field(
+        default=1.3, description="power of the whole hall over that of its machines"
+    )
+    gpu_tdp_w: Annotated[Number, Field(gt=0, le=100_000)] | None = Field(
+        default=None, description="rated power of one GPU (W); null: the catalogue's", examples=[700]
+    )
+    host_w: Annotated[Number, Field(ge=0, le=1_000_000)] = Field(
+        default=0, description="power of the rest of the machines (W)", examples=[2000]
+    )
+    power_fraction: Share = Field(default=1, description="mean draw as a share of that power")
+    residual: Money = Field(default=Decimal(0), description="what the hardware is worth at the end (USD)")
+    upkeep_per_year: Money = Field(default=Decimal(0), description="support, space, staff (USD)")
+
+
+class CostRequest(PlanRequest):
+    """A plan request, and the traffic that copies of the plan carry."""
+
+    traffic: TrafficRequest = Field(description="how much is asked of it")
+    utilisation: Share = Field(
+        default=0.7, description="share of a copy's throughput it is planned for; the rest takes bursts"
+    )
+    floor: Annotated[int, Field(ge=0, le=1_000_000), INTEGRAL] = Field(
+        default=1, description="copies kept without load; 0: the first request waits for a start"
+    )
+    months: Annotated[int, Field(ge=0, le=120), INTEGRAL] = Field(
+        default=0, description="how far ahead to look with the growth given"
+    )
+    output_weight: Annotated[Number, Field(gt=0, le=1000)] = Field(
+        default=4, description="prompt tokens that an output token weighs where cost is split"
+    )
+    hosted: Annotated[list[Text], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None,
+        description="hosted models to set beside it, however providers spell them; null: the model of the plan",
+        examples=[["Llama-3.3-70B-Instruct"]],
+    )
+    owned: OwnedRequest | None = Field(default=None, description="hardware one buys, as a further kind of price")
+
+
+async def post_cost(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Answer a cost request."""
+    require_json(request)
+    snapshot: Snapshot = request.app.state.snapshot
+    asked = read_body(await read_bytes(request), CostRequest)
+    question = question_of(asked, snapshot)
+    load = load_of(asked, question)
+    answer = plan(question)
+    if answer.recommended is None:
+        empty = CostComparison(
+            catalogue_revision=snapshot.revision,
+            rules_version=RULES_VERSION,
+            plan=None,
+            rejected=answer.rejected,
+            fleet=None,
+            kinds=(),
+            hosted=(),
+            later=None,
+            warnings=("no plan serves the workload, so there is nothing to price",),
+        )
+        return responding.answer(responding.ENCODER.encode(empty), snapshot.revision)
+    try:
+        priced = cost(
+            answer.recommended,
+            load,
+            offers=offers_by_kind(answer.recommended, asked, question, snapshot),
+            owned=owned_of(answer.recommended, asked, snapshot),
+            hosted=tuple(hosted_models(asked, question.model.name, snapshot)),
+            catalogue_revision=snapshot.revision,
+            rules_version=RULES_VERSION,
+        )
+    except InvalidCostInput as error:
+        raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
+    return responding.answer(responding.ENCODER.encode(priced), snapshot.revision)
+
+
+def load_of(asked: CostRequest, question: Question) -> Load:
+    """The load that a request describes.
+
+    Raises
+    ------
+    Problem
+        400: neither or both of rate and volume, or a traffic that cannot be computed with.
+    """
+    given = asked.traffic
+    if (given.requests_per_second is None) == (given.output_tokens_per_month is None):
+        raise invalid((FieldError("traffic", "give either requests_per_second or output_tokens_per_month"),))
+    return Load(
+        traffic=_traffic(given, question),
+        utilisation=Decimal(str(asked.utilisation)),
+        floor=asked.floor,
+        months=asked.months,
+        output_weight=Decimal(str(asked.output_weight)),
+    )
+
+
+def _traffic(given: TrafficRequest, question: Question) -> Traffic:
+    workload = question.workload
+    try:
+        if given.requests_per_second is not None:
+            return steady_traffic(
+                given.requests_per_second,
+                workload.prompt_tokens,
+                workload.output_tokens,
+                hours_per_day=given.hours_per_day,
+                cached_fraction=given.cached_fraction,
+                growth_per_month=given.growth_per_month,
+            )
+        return traffic_of_volume(
+            given.output_tokens_per_month or 0,
+            workload.prompt_tokens,
+            workload.output_tokens,
+            hours_per_day=given.hours_per_day,
+            cached_fraction=given.cached_fraction,
+            growth_per_month=given.growth_per_month,
+        )
+    except InvalidCostInput as error:
+        raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
+
+
+def offers_by_kind(
+    found: Plan, asked: CostRequest, question: Question, snapshot: Snapshot
+) -> Mapping[str, tuple[Offer, Decimal]]:
+    """For each kind of price the offer that carries one copy for the least, and the copy's cost per hour."""
+    wanted = wanted_of(asked.prices, snapshot)
+    machine = _machine(found, question)
+    instance = None
+    if machine.instance is not None:
+        provider, _, instance_type = machine.instance.partition("/")
+        instance = provider, instance_type
+    offers = dict[str, tuple[Offer, Decimal]]()
+    for kind in PriceKind:
+        known = snapshot.offers(
+            PricesWanted(kind, wanted.provider, wanted.region, wanted.as_of), machine.gpu.slug, instance
+        )
+        best = cheapest(known, found.gpu_count, machine.gpus_per_node)
+        if best is not None:
+            offers[kind.value] = best
+    return offers
+
+
+def _machine(found: Plan, question: Question) -> Machine:
+    """The machine that a plan is for."""
+    same = [machine for machine in question.machines if machine.gpu.slug == found.gpu]
+    if found.cost is not None:
+        priced = f"{found.cost.price.provider}/{found.cost.price.instance_type}"
+        return next((machine for machine in same if machine.instance == priced), same[0])
+    return same[0]
+
+
+def owned_of(found: Plan, asked: CostRequest, snapshot: Snapshot) -> OwnedHardware | None:
+    """The hardware of one copy that a request describes.
+
+    Raises
+    ------
+    Problem
+        400: the catalogue does not know the power of the GPU, and the request does not say.
+    """
+    given = asked.owned
+    if given is None:
+        return None
+    tdp: float | None = given.gpu_tdp_w
+    if tdp is None:
+        figure = snapshot.gpu(found.gpu).figures.get("tdp_w")
+        tdp = None if figure is None else figure.value
+    if tdp is None:
+        raise invalid((FieldError("owned.gpu_tdp_w", f"is missing: the power of {found.gpu} is not known"),))
+    if given.residual > given.capital:
+        message = f"{given.residual} is above the capital of {given.capital}"
+        raise invalid((FieldError("owned.residual", message),))
+    return OwnedHardware(
+        capital=given.capital,
+        years=given.years,
+        gpu_count=found.gpu_count,
+        gpu_tdp_w=tdp,
+        price_per_kwh=given.price_per_kwh,
+        pue=given.pue,
+        host_w=given.host_w,
+        power_fraction=given.power_fraction,
+        residual=given.residual,
+        upkeep_per_year=given.upkeep_per_year,
+    )
+
+
+def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterator[HostedModel]:
+    """The newest price of each provider of the hosted models named, seen up to the day asked.
+
+    Raises
+    ------
+    Problem
+        404: nobody is known to host a model that was named.
+    """
+    known = {hosted_model_key(price.model): price.model for price in snapshot.hosted_prices}
+    for index, name in enumerate(asked.hosted or ()):
+        if hosted_model_key(name) not in known:
+            close = difflib.get_close_matches(hosted_model_key(name), known, n=3)
+            raise unknown("hosted_model", name, tuple(known[key] for key in close), f"hosted.{index}")
+    keys = {hosted_model_key(name) for name in ([model] if asked.hosted is None else asked.hosted)}
+    as_of = asked.prices.as_of
+    newest: dict[tuple[str, str], HostedPrice] = {}
+    for price in snapshot.hosted_prices:
+        if hosted_model_key(price.model) not in keys or price.currency != USD:
+            continue
+        if as_of is not None and price.observed_on > as_of:
+            continue
+        held = newest.get((price.provider, price.model))
+        if held is None or price.observed_on > held.observed_on:
+            newest[price.provider, price.model] = price
+    for price in newest.values():
+        yield HostedModel(
+            provider=price.provider,
+            model=price.model,
+            rate=HostedRate(price.input_per_million, price.output_per_million, price.cached_input_per_million),
+            observed_on=price.observed_on.isoformat(),
+            source=price.source,
+        )
+
+
+EXAMPLES = {
+    "Two requests a second in office hours": {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "precision": "fp8",
+        "workload": {"context_tokens": 8192, "concurrent_sequences": 16, "prompt_tokens": 3000, "output_tokens": 500},
+        "hardware": {"gpus": ["h100-sxm"]},
+        "traffic": {"requests_per_second": 2, "hours_per_day": 10},
+    },
+}
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/cost",
+        name="cost",
+        summary="Price a deployment for a traffic",
+        description="A plan request with the traffic to carry: how many copies of the recommended plan that takes in "
+        "each hour, what they cost by the hour, month, year and million tokens at every kind of price known, owned "
+        "hardware and hosted models beside them, and the volume from which one's own copies are no dearer.",
+        tag="plans",
+        handler=post_cost,
+        answer=CostComparison,
+        body=CostRequest,
+        problems=(400, 404, 409, 413, 415),
+        examples=EXAMPLES,
+    ),
+)

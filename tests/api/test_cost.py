@@ -1,0 +1,121 @@
+"""What carrying a traffic costs, from the plan to the month."""
+
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+
+REQUEST: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-70B-Instruct",
+    "precision": "fp8",
+    "workload": {"context_tokens": 8192, "concurrent_sequences": 16, "prompt_tokens": 3000, "output_tokens": 500},
+    "hardware": {"gpus": ["h100-sxm"]},
+    "prices": {"provider": "aws", "region": "us-east-1"},
+    "traffic": {"requests_per_second": 5, "hours_per_day": 6},
+    "utilisation": 0.5,
+}
+DAYS = Decimal(730) / 24
+
+
+def ask(client: TestClient[Litestar], **fields: Any) -> dict[str, Any]:
+    """A cost request that is answered."""
+    response = client.post("/cost", json=REQUEST | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_copies_follow_the_load_and_cost_by_the_hour(client: TestClient[Litestar]) -> None:
+    """Copies = ceil(5 / (tokens/s x 0.5 / 500)); 6 hours of them and 18 of one, x 30.4167 days x 55.04 USD."""
+    answer = ask(client)
+    tokens_per_s = Decimal(str(answer["plan"]["throughput"]["output_tokens_per_second"]["value"]))
+    copies = int((5 / (tokens_per_s * Decimal("0.5") / 500)).to_integral_value(ROUND_CEILING))
+    assert copies > 1
+    assert answer["fleet"]["replicas_by_hour"] == [copies] * 6 + [1] * 18
+    rented = next(kind for kind in answer["kinds"] if kind["kind"] == "on_demand")
+    assert rented["price"]["instance_type"] == "p5.48xlarge"
+    month = (6 * copies + 18) * DAYS * Decimal("55.04")
+    assert Decimal(rented["per_month"]) == pytest.approx(month, abs=Decimal("0.01"))
+    served = 5 * 3600 * 6 * DAYS * 500
+    assert Decimal(rented["per_million_output_tokens"]) == pytest.approx(month / served * 10**6, abs=Decimal("0.001"))
+    spread = served * 6 * Decimal(rented["per_million_input"]) + served * Decimal(rented["per_million_output"])
+    assert spread / 10**6 == pytest.approx(month, rel=Decimal("0.001"))
+
+
+def test_a_volume_is_a_load(client: TestClient[Litestar]) -> None:
+    """1,000 million tokens a month in answers of 500: 2,000,000 requests, whatever the hours."""
+    fleet = ask(client, traffic={"output_tokens_per_month": 1_000_000_000, "hours_per_day": 12})["fleet"]
+    assert float(fleet["requests_per_month"]) == pytest.approx(2_000_000, abs=1)
+
+
+def test_owned_hardware_stands_beside_rented(client: TestClient[Litestar]) -> None:
+    """280,000 over 4 years, 700 W for each H100 (its rating) at 0.12 a kWh and a PUE of 1.3, all month at the peak."""
+    owned = {"capital": "280000", "years": 4, "price_per_kwh": "0.12", "pue": 1.3, "gpu_tdp_w": 700}
+    answer = ask(client, owned=owned)
+    found = next(kind for kind in answer["kinds"] if kind["kind"] == "owned")
+    watts = Decimal(700) * answer["plan"]["gpu_count"]
+    hour = Decimal(280_000) / 35_040 + watts / 1000 * Decimal("1.3") * Decimal("0.12")
+    assert Decimal(found["per_hour"]) == pytest.approx(hour, abs=Decimal("0.0001"))
+    assert Decimal(found["per_month"]) == pytest.approx(
+        answer["fleet"]["replicas_peak"] * 730 * hour, abs=Decimal("0.01")
+    )
+    assert found["price"] is None
+    without = ask(client, owned={key: value for key, value in owned.items() if key != "gpu_tdp_w"})
+    assert next(kind for kind in without["kinds"] if kind["kind"] == "owned")["per_hour"] == found["per_hour"]
+
+
+def test_hosted_models_are_priced_for_the_same_traffic(client: TestClient[Litestar]) -> None:
+    """A request costs (3,000 x input + 500 x output) / 1,000,000; 5 a second for 6 hours a day make 3,285,000."""
+    answer = ask(client, hosted=["meta-llama/Llama-3.3-70B-Instruct"])
+    assert len(answer["hosted"]) > 1
+    for each in answer["hosted"]:
+        once = (3000 * Decimal(each["input_per_million"]) + 500 * Decimal(each["output_per_million"])) / 10**6
+        assert Decimal(each["per_month"]) == pytest.approx(once * 3_285_000, abs=Decimal("0.01"))
+        cheapest = min(Decimal(kind["per_hour"]) for kind in answer["kinds"])
+        made = Decimal(str(answer["plan"]["throughput"]["output_tokens_per_second"]["value"])) * 1800 * 730
+        volume = cheapest * 730 / (once / 500)
+        if volume <= made:
+            first = Decimal(each["break_even"]["first_output_tokens_per_month"])
+            assert first == pytest.approx(volume, rel=Decimal("0.0001"))
+        else:
+            assert each["break_even"]["first_output_tokens_per_month"] is None
+    months = [Decimal(each["per_month"]) for each in answer["hosted"]]
+    assert months == sorted(months)
+
+
+def test_growth_is_looked_ahead(client: TestClient[Litestar]) -> None:
+    """Doubling every month, three months on it is eight times the load."""
+    now = ask(client)["fleet"]
+    later = ask(client, months=3, traffic={"requests_per_second": 5, "hours_per_day": 6, "growth_per_month": 1})[
+        "later"
+    ]
+    carries = Decimal(now["replica_requests_per_second"])
+    assert later["replicas_peak"] == pytest.approx(40 / carries, abs=1)
+    assert later["replicas_peak"] > 6 * now["replicas_peak"]
+
+
+def test_nothing_is_priced_where_nothing_serves(client: TestClient[Litestar]) -> None:
+    """With the reasons."""
+    answer = ask(client, hardware={"gpus": ["l4"], "gpu_counts": [1]})
+    assert (answer["plan"], answer["fleet"], answer["kinds"]) == (None, None, [])
+    assert answer["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "field"),
+    [
+        ({"traffic": {}}, 400, "traffic"),
+        ({"traffic": {"requests_per_second": 1, "output_tokens_per_month": 1}}, 400, "traffic"),
+        ({"traffic": {"requests_per_second": 1, "hours_per_day": 25}}, 400, "traffic.hours_per_day"),
+        ({"utilisation": 0}, 400, "utilisation"),
+        ({"hosted": ["no/such-model"]}, 404, "hosted.0"),
+        ({"owned": {"capital": "x", "years": 4, "price_per_kwh": "0.1"}}, 400, "owned.capital"),
+        ({"owned": {"capital": 1, "years": 4, "price_per_kwh": "0.1", "residual": 2}}, 400, "owned.residual"),
+    ],
+)
+def test_what_is_wrong_is_named(client: TestClient[Litestar], fields: dict[str, Any], status: int, field: str) -> None:
+    """Neither or both loads, shares out of range, models nobody hosts, money that is none."""
+    response = client.post("/cost", json=REQUEST | fields)
+    assert response.status_code == status
+    assert field in [error["field"] for error in response.json()["errors"]]
