@@ -10,7 +10,7 @@ from litestar import Request, Response
 from pydantic import Field
 
 from service.api import responding
-from service.api.contract import INTEGRAL, ONE_LINE, Contract
+from service.api.contract import INTEGRAL, ONE_LINE, Contract, Text
 from service.api.operation import Operation
 from service.api.paging import DEFAULT_LIMIT, PageQuery, page, read_parameters
 from service.api.problems import unknown
@@ -51,6 +51,7 @@ class DiffQuery(PageQuery):
     after: Annotated[str, Field(min_length=1, max_length=500, pattern=ONE_LINE)] | None = Field(
         default=None, description="key of the last entry seen; null: from the start"
     )
+    kind: Text | None = Field(default=None, description="one kind alone, such as models; null: all")
     from_: RevisionNumber = Field(alias="from", description="the revision to start from; 0: the empty catalogue")
     to: RevisionNumber | None = Field(default=None, description="the revision to compare with; null: the newest")
 
@@ -206,7 +207,7 @@ def _changes(engine: Engine, query: DiffQuery) -> tuple[int, list[Change]]:
         for field, number in (("from", query.from_), ("to", later)):
             if number > newest:
                 raise unknown("revision", str(number), (str(newest),), field)
-        return later, list(changes(connection, query.from_, later))
+        return later, list(changes(connection, query.from_, later, query.kind))
 
 
 OPERATIONS = (

@@ -79,9 +79,9 @@ def architectures() -> Iterator[str]:
     }
     for name, family in sorted(family_of.items()):
         stages = "no" if name in WITHOUT_PIPELINE else "yes"
-        served = (
-            f"up to {LAST_SERVED[name]}" if name in LAST_SERVED else "as a pooling model" if name in POOLING else ""
-        )
+        served = "for pooling" if name in POOLING else "yes"
+        if name in LAST_SERVED:
+            served = f"up to {LAST_SERVED[name]}"
         yield f"| `{name}` | {family} | {stages} | {served} |"
 
 

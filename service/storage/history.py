@@ -33,16 +33,18 @@ class Change:
     after_row: Row | None
 
 
-def changes(connection: sa.Connection, earlier: int, later: int) -> Iterator[Change]:
-    """What the catalogue of revision `later` holds otherwise than that of `earlier`, by kind and key."""
+def changes(connection: sa.Connection, earlier: int, later: int, kind: str | None = None) -> Iterator[Change]:
+    """What the catalogue of revision `later` holds otherwise than that of `earlier`, by kind (None: all) and key."""
     for mapper in sorted(MAPPERS, key=lambda mapper: mapper.table.table.name):
         table = mapper.table
+        if kind not in (None, table.table.name):
+            continue
         gone = read_rows(connection, mapper, table.at(earlier) & ~table.at(later))
         come = read_rows(connection, mapper, table.at(later) & ~table.at(earlier))
         for key in sorted(gone.keys() | come.keys()):
             before, after = gone.get(key), come.get(key)
             yield Change(
-                kind=table.table.name,
+                kind=str(table.table.name),
                 key=tuple(map(str, key)),
                 before=before,
                 after=after,
