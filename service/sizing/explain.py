@@ -32,8 +32,8 @@ def reasons(found: Feasible) -> tuple[str, ...]:
     lines = [budget, holds]
     if layout.tensor_parallel_size > 1:
         lines.append(
-            f"tensor parallel over {layout.tensor_parallel_size} GPUs joined by {found.machine.link.value} reads the "
-            "weights together, so a token is faster"
+            f"tensor parallel over {layout.tensor_parallel_size} GPUs{_joined(found)} reads the weights together, so a "
+            "token is faster"
         )
     if layout.pipeline_parallel_size > 1:
         lines.append(_why_pipeline(found))
@@ -45,6 +45,13 @@ def reasons(found: Feasible) -> tuple[str, ...]:
     if layout.decode_context_parallel_size > 1:
         lines.append("GPUs share the cache by tokens, which would otherwise be copied to each")
     return tuple(lines)
+
+
+def _joined(found: Feasible) -> str:
+    """What joins the GPUs of a tensor parallel group, where one link joins all."""
+    machine, tensor = found.machine, found.layout.tensor_parallel_size
+    widest = machine.gpus_per_node if machine.link is Link.PCIE else machine.gpus_per_domain
+    return f" joined by {machine.link.value}" if tensor <= widest else f", {machine.link.value} between some of them,"
 
 
 def _why_pipeline(found: Feasible) -> str:

@@ -168,7 +168,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             "cache_too_small",
             f"one conversation of {context} tokens does not fit in the {gib(room)} GiB left for the cache; "
             f"{settled.safe_length} tokens do",
-            fix=f"ask for at most {settled.safe_length} tokens" if settled.safe_length else None,
+            fix=_shorter(cache, settled.safe_blocks, sequences, settled.safe_length),
         )
     kept = cache.conversation_blocks(context)
     conversation_bytes = kept * cache.block_bytes[settled.tight]
@@ -202,6 +202,17 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         ),
         warnings=warnings,
     )
+
+
+def _shorter(cache: CacheLayout, blocks: int, sequences: int, longest: int) -> str | None:
+    """The longest conversations of which `sequences` fit, up to `longest` tokens."""
+    low, high = 0, longest
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cache.conversation_blocks(middle) * sequences <= blocks else (low, middle - 1)
+    if low:
+        return f"ask for at most {low} tokens"
+    return f"ask for at most {longest} tokens and fewer conversations" if longest else None
 
 
 def _longest(question: Question) -> int:

@@ -169,3 +169,50 @@ def test_reasons_fit_the_layout(client: TestClient[Litestar]) -> None:
         hardware={"gpus": ["h100-sxm"], "gpus_per_node": 16},
     )["recommended"]["reasons"]
     assert not any("latent" in reason for reason in shared)
+
+
+def test_a_window_as_long_as_the_context_never_slides(client: TestClient[Litestar]) -> None:
+    """Phi-4-mini has windows of 262,144 tokens and a context of 131,072: every token adds 32 x 8 x 2 x 128 x 2 B."""
+    config = PHI_4 | {
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_attention_heads": 24,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 131072,
+        "sliding_window": 262144,
+    }
+    answer = ask(client, model={"name": "phi-4-mini", "config": config})
+    assert answer["model"]["kv_bytes_per_token"] == 131_072
+    assert answer["recommended"]["kv_cache"]["bytes_per_token_per_gpu"] == 131_072
+    slides = ask(client, model={"name": "phi-4-mini", "config": config | {"sliding_window": 2047}})
+    assert slides["model"]["kv_bytes_per_token"] == slides["recommended"]["kv_cache"]["bytes_per_token_per_gpu"] == 0
+
+
+def test_a_shorter_conversation_named_as_a_fix_fits_as_often_as_asked(client: TestClient[Litestar]) -> None:
+    """Two H100s hold little of a 70B model's cache: the fix names a length at which all four conversations fit."""
+    fields = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "layout": {"tensor_parallel_size": 2},
+        "assumptions": {"working_space_gib": 6},
+    }
+    crowd = {"context_tokens": 8192, "concurrent_sequences": 4}
+    refused = ask(client, **fields, workload=crowd)["rejected"][0]
+    assert refused["code"] == "cache_too_small"
+    tokens = int(refused["fix"].split("at most ")[1].split()[0])
+    assert ask(client, **fields, workload=crowd | {"context_tokens": tokens})["recommended"]
+
+
+def test_copies_of_experts_are_put_right_where_no_tensor_size_is(client: TestClient[Litestar]) -> None:
+    """Three copies spread experts 14,336 wide over three times the tensor ranks, which never divide it."""
+    layout = {"tensor_parallel_size": 4, "data_parallel_size": 3}
+    refused = ask(client, model="mistralai/Mixtral-8x7B-v0.1", layout=layout)["rejected"][0]
+    assert refused["fix"].startswith("choose data_parallel_size 1 and a tensor parallel size from 1, 2, 4, 8")
+
+
+def test_what_joins_a_group_is_said_of_all_of_it(client: TestClient[Litestar]) -> None:
+    """NVLink joins the eight GPUs of a node, not sixteen on two."""
+    for tensor, said in ((8, "8 GPUs joined by nvlink"), (16, "16 GPUs, nvlink between some of them,")):
+        plan = ask(client, layout={"tensor_parallel_size": tensor})["recommended"]
+        assert any(said in reason for reason in plan["reasons"])

@@ -56,8 +56,8 @@ def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor
 def kv_bytes_per_token(model: ModelShape, dtype: str) -> int:
     """What one more token adds to a long conversation over the whole model, unsharded, in bytes.
 
-    Full, latent and compressed attention and the keys of indexers add to it; windows, chunks, cross attention and
-    states do not.
+    Full, latent and compressed attention and the keys of indexers add to it; windows shorter than the longest
+    conversation, chunks, cross attention and states do not.
 
     Parameters
     ----------
@@ -71,5 +71,9 @@ def kv_bytes_per_token(model: ModelShape, dtype: str) -> int:
         for cache in layer.caches
         if isinstance(cache, IndexerCache)
         or (isinstance(cache, LatentCache | PackedCache) and cache.window is None)
-        or (isinstance(cache, AttentionCache) and cache.window is None and cache.chunk is None)
+        or (
+            isinstance(cache, AttentionCache)
+            and (cache.window is None or cache.window >= model.max_context_tokens)
+            and cache.chunk is None
+        )
     )

@@ -19,7 +19,7 @@ from service.sizing.kv_cache.groups import Group, group_layers
 from service.sizing.kv_cache.layers import layer_specs, stage_counts
 from service.sizing.kv_cache.packed import packed_grouping
 from service.sizing.kv_cache.setting import CacheSetting
-from service.sizing.kv_cache.specs import FULL_FAMILY, WINDOW_FAMILY
+from service.sizing.kv_cache.specs import FULL_FAMILY, WINDOW_FAMILY, CacheKind, CacheSpec
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB, ceil_div, round_up
@@ -185,7 +185,7 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
                     spec.token_bytes * layers[stage]
                     for group in grouping.groups
                     for spec, layers in group.members
-                    if spec.kind in FULL_FAMILY
+                    if spec.kind in FULL_FAMILY or _never_slides(spec, model)
                 ),
                 ranks,
             )
@@ -196,6 +196,11 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
         warnings=(*((warning,) if warning else ()), *grouping.warnings),
         notes=specs.notes,
     )
+
+
+def _never_slides(spec: CacheSpec, model: ModelShape) -> bool:
+    """Whether a window is as wide as the longest conversation, so that each token adds to it to the end."""
+    return spec.kind is CacheKind.WINDOW and (spec.span or 0) >= model.max_context_tokens
 
 
 def plan_cache(cache: CacheLayout, available_bytes: Sequence[int]) -> CachePlan | Refusal:

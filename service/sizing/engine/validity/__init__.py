@@ -42,20 +42,26 @@ def first_refusal(setting: Setting) -> Refusal | None:
     refusal = _first(setting)
     if refusal is None or refusal.code not in SPLITTING:
         return refusal
-    sizes = ", ".join(map(str, _tensor_sizes(setting)))
-    return replace(refusal, fix=f"choose a tensor parallel size from {sizes}") if sizes else refusal
+    if sizes := _tensor_sizes(setting):
+        return replace(refusal, fix=f"choose a tensor parallel size from {sizes}")
+    alone = replace(setting, layout=replace(setting.layout, data_parallel_size=1))
+    sizes = _tensor_sizes(alone)
+    fix = f"choose data_parallel_size 1 and a tensor parallel size from {sizes}" if sizes else None
+    return replace(refusal, fix=fix)
 
 
 def _first(setting: Setting) -> Refusal | None:
     return next((refusal for rule in RULES if (refusal := rule(setting))), None)
 
 
-def _tensor_sizes(setting: Setting) -> tuple[int, ...]:
+def _tensor_sizes(setting: Setting) -> str:
     """Tensor parallel sizes with which the rest of the layout starts; the cache is split by heads alone."""
     heads = max(1, setting.model.attention_heads)
     sizes = (size for size in range(1, min(heads, MOST_TENSOR_RANKS) + 1) if heads % size == 0)
     layouts = (replace(setting.layout, tensor_parallel_size=size, decode_context_parallel_size=1) for size in sizes)
-    return tuple(layout.tensor_parallel_size for layout in layouts if _first(replace(setting, layout=layout)) is None)
+    return ", ".join(
+        str(layout.tensor_parallel_size) for layout in layouts if _first(replace(setting, layout=layout)) is None
+    )
 
 
 __all__ = ["RULES", "Refusal", "Rule", "Setting", "first_refusal"]
