@@ -17,9 +17,9 @@ from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
-from service.sizing.model.towers.parts import TOWER
+from service.sizing.model.towers.parts import TOWER, whole_linear
 from service.sizing.model.towers.qwen import qwen2_5_vl_tower, qwen3_vl_tower
-from service.sizing.model.towers.whisper import LARGE, linear, qwen3_audio_encoder, whole_encoder
+from service.sizing.model.towers.whisper import LARGE, qwen3_audio_encoder, whole_encoder
 
 QWEN2_5: Mapping[str, Any] = {
     "vocab_size": 152064,
@@ -66,7 +66,7 @@ def qwen2_audio_tower(source: Source) -> tuple[Module, ...]:
     width = text_width(source, "qwen2")
     return (
         *whole_encoder(audio, fixed_positions=False),
-        linear("multi_modal_projector", audio.integer("d_model", default=LARGE["d_model"]), width),
+        whole_linear("multi_modal_projector", audio.integer("d_model", default=LARGE["d_model"]), width),
     )
 
 
@@ -77,7 +77,7 @@ def qwen2_5_omni_towers(source: Source) -> tuple[Module, ...]:
     return (
         *whole_encoder(audio, fixed_positions=True),
         Tensor("audio_bos_eos_token", TOWER, (Units(2),), columns=output),
-        linear("proj", hidden, output),
+        whole_linear("proj", hidden, output),
         *qwen2_5_vl_tower(source.quantization, thinker_part(source, "vision_config"), path="thinker.visual"),
     )
 

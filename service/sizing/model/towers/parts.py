@@ -79,6 +79,20 @@ def tower_linear(
     return Linear(name, tensor_class, units, (Units(outputs),), split, bias, scheme, split_units=split_units)
 
 
+def whole_linear(
+    name: str, inputs: int, outputs: int, *, bias: bool = True, tensor_class: TensorClass = TOWER
+) -> Linear:
+    """A linear layer that every rank holds whole, never quantised."""
+    return Linear(name, tensor_class, Units(inputs), (Units(outputs),), Split.REPLICATED, bias)
+
+
+def convolution(
+    name: str, inputs: int, outputs: int, taps: int, *, bias: bool = True, tensor_class: TensorClass = TOWER
+) -> Tensor:
+    """A convolution: `taps` weights of each of the `inputs` that every output sees."""
+    return Tensor(name, tensor_class, (Units(outputs),), columns=inputs * taps + bias)
+
+
 def layer_norm(name: str, size: int, *, bias: bool = True, tensor_class: TensorClass = TOWER) -> Tensor:
     """A norm's weight and, for most towers, its bias."""
     return Tensor(name, tensor_class, (Units(size),), columns=2 if bias else 1)

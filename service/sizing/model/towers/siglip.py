@@ -152,12 +152,7 @@ def siglip_tower(
     modules += (norm,) if wanted else ()
     rest = block("") * (depth - built)
     if pooling_head:
-        modules += (
-            Tensor("head.probe", TOWER, (Units(hidden),)),
-            Tensor("head.attention", TOWER, (Units(4 * hidden),), columns=hidden + 1),
-            layer_norm("head.layernorm", hidden),
-            *siglip_mlp(mlp, f"{path}.head.mlp", hidden, width),
-        )
+        modules += pooling(mlp, f"{path}.head", hidden, width)
     return (*modules, *left_out(rest if wanted else (*rest, norm)))
 
 
@@ -166,4 +161,14 @@ def siglip_mlp(quantization: Quantization, path: str, hidden: int, width: int) -
     return (
         tower_linear(quantization, path, "fc1", hidden, width, Split.COLUMN, bias=True),
         tower_linear(quantization, path, "fc2", width, hidden, Split.ROW, bias=True),
+    )
+
+
+def pooling(quantization: Quantization, path: str, hidden: int, width: int) -> tuple[Module, ...]:
+    """The attention of one learned query that pools an image into one vector."""
+    return (
+        Tensor("head.probe", TOWER, (Units(hidden),)),
+        Tensor("head.attention", TOWER, (Units(4 * hidden),), columns=hidden + 1),
+        layer_norm("head.layernorm", hidden),
+        *siglip_mlp(quantization, f"{path}.mlp", hidden, width),
     )

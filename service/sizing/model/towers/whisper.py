@@ -10,9 +10,15 @@ from typing import Any
 
 from service.sizing.errors import InvalidConfig
 from service.sizing.model.fields import Fields
-from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
+from service.sizing.model.modules import Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.quantization import NotQuantised, Quantization
-from service.sizing.model.towers.parts import TOWER, layer_norm, tower_linear, tower_query_key_value
+from service.sizing.model.towers.parts import (
+    TOWER,
+    layer_norm,
+    tower_linear,
+    tower_query_key_value,
+    whole_linear,
+)
 
 WHISPER: Mapping[str, Any] = {
     "d_model": 384,
@@ -92,11 +98,6 @@ LARGE: Mapping[str, Any] = {
 FLOAT32_BYTES = 4
 
 
-def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Linear:
-    """A linear layer that every rank holds whole."""
-    return Linear(name, TOWER, Units(inputs), (Units(outputs),), Split.REPLICATED, bias)
-
-
 def whole_encoder(audio: Fields, *, fixed_positions: bool) -> tuple[Module, ...]:
     """Convolutions, positions, layers and final norm of a Whisper encoder that every rank holds whole.
 
@@ -105,12 +106,12 @@ def whole_encoder(audio: Fields, *, fixed_positions: bool) -> tuple[Module, ...]
     audio = audio.completed(LARGE)
     hidden, width, mels = audio.integer("d_model"), audio.integer("encoder_ffn_dim"), audio.integer("num_mel_bins")
     layer = (
-        linear("q_proj", hidden, hidden),
-        linear("k_proj", hidden, hidden, bias=False),
-        linear("v_proj", hidden, hidden),
-        linear("out_proj", hidden, hidden),
-        linear("fc1", hidden, width),
-        linear("fc2", width, hidden),
+        whole_linear("q_proj", hidden, hidden),
+        whole_linear("k_proj", hidden, hidden, bias=False),
+        whole_linear("v_proj", hidden, hidden),
+        whole_linear("out_proj", hidden, hidden),
+        whole_linear("fc1", hidden, width),
+        whole_linear("fc2", width, hidden),
         layer_norm("norms", 2 * hidden),
     )
     return (
@@ -156,9 +157,9 @@ def qwen3_audio_encoder(audio: Fields) -> tuple[Module, ...]:
         ),
         Tensor("conv2d1", TOWER, (Units(channels),), columns=9 + 1),
         Tensor("conv2d2_and_3", TOWER, (Units(2 * channels),), columns=9 * channels + 1),
-        linear("conv_out", channels * frequencies, hidden, bias=False),
+        whole_linear("conv_out", channels * frequencies, hidden, bias=False),
         *(layer * audio.layers("encoder_layers")),
         layer_norm("ln_post", hidden),
-        linear("proj1", hidden, hidden),
-        linear("proj2", hidden, audio.integer("output_dim")),
+        whole_linear("proj1", hidden, hidden),
+        whole_linear("proj2", hidden, audio.integer("output_dim")),
     )
