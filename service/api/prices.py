@@ -14,7 +14,7 @@ from service.api import responding
 from service.api.contract import PriceKindName, Text
 from service.api.operation import Operation
 from service.api.paging import PageQuery, read_parameters
-from service.api.problems import FieldError, invalid, unknown
+from service.api.problems import unknown
 from service.catalogue.importers.gpu_names import provider_slug
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, hosted_model_key
 from service.catalogue.snapshot import Snapshot, UnknownName
@@ -305,7 +305,7 @@ def after_cursor(
     Raises
     ------
     Problem
-        400: the cursor is not one of ours.
+        404: the cursor is not one of ours.
     """
     keyed = [(key(item), index) for index, item in enumerate(items)]
     if query.after is not None:
@@ -325,7 +325,7 @@ def _read_cursor(cursor: str) -> Key:
     try:
         return tuple(base64.urlsafe_b64decode(cursor).decode().split(CURSOR_SEPARATOR))
     except (binascii.Error, UnicodeDecodeError):
-        raise invalid((FieldError("after", "is no cursor of this list; give `next` of the page before"),)) from None
+        raise unknown("cursor", cursor[:80], (), "after") from None
 
 
 def _gpu(snapshot: Snapshot, name: str | None) -> str | None:
@@ -373,7 +373,7 @@ OPERATIONS = (
         handler=list_hosted_prices,
         answer=HostedPricePage,
         query=HostedQuery,
-        problems=(400,),
+        problems=(400, 404),
         cacheable=True,
     ),
 )

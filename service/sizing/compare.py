@@ -189,7 +189,7 @@ def best_rows(compared: Sequence[Row]) -> BestRows:
             return None
         _, index, plan = min(known, key=lambda each: each[:2])
         row = compared[index]
-        others = f" of {len(known)} rows that serve" if len(known) > 1 else ", the only row that serves"
+        others = f" of {len(known)} rows" if len(known) > 1 else ", the only one"
         return Best(index, row.model, row.precision, row.gpu, plan.gpu_count, why(plan) + others)
 
     return BestRows(
@@ -234,7 +234,7 @@ def price_flips(priced: Sequence[tuple[int, Plan]]) -> tuple[PriceFlip, ...]:
     if len(ordered) < 2:
         return ()
     cheapest, *rivals = ordered
-    found = [_flip(cheapest, rivals[0], "rise"), *(_flip(rival, cheapest, "fall") for rival in rivals)]
+    found = [_flip(cheapest, rivals[0], "rose"), *(_flip(rival, cheapest, "fell") for rival in rivals)]
     known = [flip for flip in found if flip is not None]
     return tuple(sorted(known, key=lambda flip: abs(flip.change or 0.0))[:MOST_FLIPS])
 
@@ -255,6 +255,6 @@ def _flip(mover: tuple[int, Plan], level: tuple[int, Plan], how: str) -> PriceFl
         price_per_hour=plan.cost.price.per_hour,
         flips_at=format(flip.price.quantize(SHOWN), "f"),
         change=None if flip.change is None else float(flip.change),
-        message=f"{_gpus(plan)} of {plan.gpu} cost as much as {_gpus(rival)} of {rival.gpu} once the price of "
-        f"{plan.cost.price.provider} would {how} from {price} to {flip.price.quantize(SHOWN)} USD an hour{share}",
+        message=f"{_gpus(plan)} of {plan.gpu} cost as much as {_gpus(rival)} of {rival.gpu} if the price of "
+        f"{plan.cost.price.provider} {how} from {price} to {flip.price.quantize(SHOWN)} USD an hour{share}",
     )

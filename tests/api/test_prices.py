@@ -75,7 +75,7 @@ def test_a_hosted_model_is_found_however_it_is_spelt(client: TestClient[Litestar
     [
         ("/prices?gpu=h1000", 404),
         ("/prices?after=!", 400),
-        ("/prices?after=abc", 400),
+        ("/prices?after=abc", 404),
         ("/prices?kind=free", 400),
         ("/prices?as_of=yesterday", 400),
         ("/instances?gpu=h1000", 404),
