@@ -99,12 +99,18 @@ def migrated_template(databases: Databases) -> str:
 
 
 @pytest.fixture(scope="session")
-def settings(databases: Databases, migrated_template: str) -> Settings:
-    """Settings of a database with the shipped catalogue, for tests that only read it."""
+def seeded_template(databases: Databases, migrated_template: str) -> str:
+    """Name of a database with the shipped catalogue."""
     settings = databases.make(migrated_template)
     with create_engine(settings, pooled=False).begin() as connection:
         seed.seed(connection)
-    return replace(settings, log_level="warning")
+    return str(sa.make_url(str(settings.database_url)).database)
+
+
+@pytest.fixture(scope="session")
+def settings(databases: Databases, seeded_template: str) -> Settings:
+    """Settings of a database with the shipped catalogue, for tests that only read it."""
+    return replace(databases.make(seeded_template), log_level="warning")
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,14 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
-from schemathesis import Case, GenerationMode
+from schemathesis import AuthContext, Case, GenerationMode
 from schemathesis.schemas import BaseSchema
 
 from service.api.operation import Operation
 from service.app import OPERATIONS, build_app
-from service.settings import Settings
+from service.storage import keys
+from service.storage.engine import create_engine
+from tests.conftest import Databases
 
 EXAMPLES = int(os.environ.get("SHARDWISE_FUZZ_EXAMPLES", "12"))
 """Examples of each operation and mode; `make fuzz` asks for many."""
@@ -20,9 +22,24 @@ CALM = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_
 
 
 @pytest.fixture(scope="session")
-def contract(settings: Settings) -> BaseSchema:
-    """The contract of an application of its own: schemathesis runs the lifespan itself."""
-    return schemathesis.openapi.from_asgi("/openapi.json", build_app(settings))
+def contract(databases: Databases, seeded_template: str) -> BaseSchema:
+    """The contract of an application of its own, on a database of its own: schemathesis runs the lifespan itself."""
+    settings = databases.make(seeded_template)
+    with create_engine(settings, pooled=False).begin() as connection:
+        key = keys.create(connection, "fuzz", "admin")
+    contract = schemathesis.openapi.from_asgi("/openapi.json", build_app(settings))
+
+    @contract.auth()
+    class Bearer:
+        """Sends a key with every request."""
+
+        def get(self, case: Case, context: AuthContext) -> str:
+            return f"Bearer {key}"
+
+        def set(self, case: Case, data: str, context: AuthContext) -> None:
+            case.headers["Authorization"] = data
+
+    return contract
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
@@ -37,6 +54,23 @@ def test_every_operation_keeps_the_contract(contract: BaseSchema, operation: Ope
     @examples(max_examples=EXAMPLES, suppress_health_check=CALM, deadline=None)
     def check(case: Case) -> None:
         case.call_and_validate()
+
+    check()
+
+
+WORKED = [(operation, title) for operation in OPERATIONS for title in operation.examples]
+
+
+@pytest.mark.parametrize(("operation", "title"), WORKED, ids=[f"{each.name}-{title}" for each, title in WORKED])
+def test_the_worked_examples_are_answered(contract: BaseSchema, operation: Operation, title: str) -> None:
+    """Every body that the contract shows; all checks hold, that of ignored keys among them."""
+    described = contract[operation.path][operation.method]
+
+    @given(case=described.as_strategy(generation_mode=GenerationMode.POSITIVE))
+    @examples(max_examples=1, suppress_health_check=CALM, deadline=None)
+    def check(case: Case) -> None:
+        case.body, case.media_type = operation.examples[title], operation.body_media_type
+        assert 200 <= case.call_and_validate().status_code < 300
 
     check()
 
