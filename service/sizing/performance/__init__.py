@@ -1,0 +1,29 @@
+"""How fast a deployment is: decode steps, prompts, times, throughput, promises.
+
+`docs/performance.md` holds the formulas, what they were fitted to and how far off they are.
+"""
+
+from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, corrected_by
+from service.sizing.performance.objectives import CurvePoint, curve, keeps, largest_concurrency, largest_rate
+from service.sizing.performance.parameters import vllm
+from service.sizing.performance.prediction import Load, Prediction, Replica, compared, predict, tpot_ms
+
+__all__ = [
+    "UNCORRECTED",
+    "Compared",
+    "Correction",
+    "CurvePoint",
+    "Load",
+    "MeasuredPoint",
+    "Prediction",
+    "Replica",
+    "compared",
+    "corrected_by",
+    "curve",
+    "keeps",
+    "largest_concurrency",
+    "largest_rate",
+    "predict",
+    "tpot_ms",
+    "vllm",
+]

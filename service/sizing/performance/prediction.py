@@ -1,0 +1,310 @@
+"""What a deployment will do under a load, with a band from measured error."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from math import ceil, hypot
+
+from service.sizing.hardware import Gpu, Link
+from service.sizing.layouts import Layout
+from service.sizing.model.shape import ModelShape
+from service.sizing.performance.bands import (
+    MOST_MEASURED_CONCURRENCY,
+    MOST_MEASURED_CONTEXT,
+    Confidence,
+    Range,
+    confidence,
+)
+from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, Tier
+from service.sizing.performance.collectives import handoff
+from service.sizing.performance.costs import stage_costs
+from service.sizing.performance.parameters import FITTED, VLLM, Engine, Parameters
+from service.sizing.performance.serving import Copy, Pace, State
+from service.sizing.quantities import Basis, Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of a deployment, or the group of copies that share experts, and how it is served.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of the whole deployment; copies of dense models run side by side.
+    kv_cache_dtype : str
+        As `--kv-cache-dtype` takes it.
+    max_num_seqs, cache_holds : int
+        Most sequences a copy runs at once: by the engine's setting, and by what its cache holds.
+    max_num_batched_tokens : int
+        Tokens of a step: longer prompts are cut.
+    memory_bandwidth_fraction : float or None
+        Share of the rated bandwidth, in place of the fitted ones.
+    """
+
+    model: ModelShape
+    layout: Layout
+    gpu: Gpu
+    link: Link
+    gpus_per_node: int
+    max_num_seqs: int
+    cache_holds: int
+    max_num_batched_tokens: int
+    kv_cache_dtype: str = "auto"
+    memory_bandwidth_fraction: float | None = None
+    engine: Engine = VLLM
+    parameters: Parameters = FITTED
+
+
+@lru_cache(maxsize=16384)
+def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
+    """The copy, serving requests of these lengths.
+
+    Raises
+    ------
+    Indivisible
+        When a dimension of the model does not divide over the ranks.
+    """
+    layout, node = replica.layout, replica.gpus_per_node
+    stages = stage_costs(
+        replica.model,
+        layout,
+        replica.gpu,
+        replica.link,
+        node,
+        replica.kv_cache_dtype,
+        replica.engine,
+        replica.memory_bandwidth_fraction,
+        replica.parameters,
+    )
+    chunks = max(1, ceil(prompt_tokens / replica.max_num_batched_tokens))
+    tensor = layout.tensor_parallel_size
+    return Copy(
+        paces=tuple(Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in stages),
+        handoffs=tuple(
+            handoff(replica.link, between_nodes=stage * tensor >= node and stage * tensor % node == 0)
+            for stage in range(1, layout.pipeline_parallel_size)
+        ),
+        handoff_bytes=replica.model.handoff_tensors * replica.model.hidden_size * replica.model.element_bytes,
+        engine=replica.engine,
+        first_token_steps=replica.parameters.first_token_steps,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        chunks=chunks,
+        limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one copy serves.
+
+    Attributes
+    ----------
+    concurrency : float
+        Requests at once in one copy, each sent when the last is answered.
+    prompt_tokens, output_tokens : int
+        Of a request, mean.
+    requests_per_second : float or None
+        Arrivals over all copies; they decide the concurrency where they are given.
+    """
+
+    concurrency: float
+    prompt_tokens: int
+    output_tokens: int
+    requests_per_second: float | None = None
+
+
+class Limit(StrEnum):
+    """What binds."""
+
+    MEMORY = "memory"
+    BANDWIDTH = "bandwidth"
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the time of an output token goes, ms; the parts add up to the uncorrected prediction.
+
+    Attributes
+    ----------
+    weights_ms, cache_ms : float
+        Kernels that wait for memory.
+    compute_ms : float
+        Kernels that wait for the multipliers.
+    communication_ms : float
+        Collectives and handoffs.
+    overhead_ms : float
+        Launches, small kernels, sampling and scheduling; idle stages of a pipeline.
+    prompts_ms : float
+        Steps made longer by the prompts of others.
+    """
+
+    weights_ms: float
+    cache_ms: float
+    compute_ms: float
+    communication_ms: float
+    overhead_ms: float
+    prompts_ms: float
+
+    @property
+    def limit(self) -> Limit:
+        """The largest part."""
+        parts = {
+            Limit.BANDWIDTH: self.weights_ms + self.cache_ms,
+            Limit.COMPUTE: self.compute_ms + self.prompts_ms,
+            Limit.COMMUNICATION: self.communication_ms,
+            Limit.SCHEDULER: self.overhead_ms,
+        }
+        return max(parts, key=lambda each: parts[each])
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A deployment under a load.
+
+    Attributes
+    ----------
+    tpot_ms, ttft_ms : Figure
+        Time per output token after the first, and to the first, of the median request.
+    output_tokens_per_second : Figure
+        Over all copies.
+    requests_per_second : float
+        Completed over all copies.
+    concurrency, running : float
+        Requests in a copy, and those decoded together.
+    utilisation : float or None
+        Arrivals over what all copies complete at their limit; None without a rate.
+    sustainable : bool
+        Whether the arrivals, if given, leave room; if not, the figures are those at the limit.
+    limited_by : Limit
+        What binds.
+    notes : tuple of str
+        What was not validated, and what to know.
+    """
+
+    tpot_ms: Figure
+    ttft_ms: Figure
+    output_tokens_per_second: Figure
+    requests_per_second: float
+    concurrency: float
+    running: float
+    utilisation: float | None
+    sustainable: bool
+    limited_by: Limit
+    notes: tuple[str, ...]
+    breakdown: Breakdown
+
+
+def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) -> Prediction:
+    """Times and throughput of a deployment, each with a band.
+
+    Raises
+    ------
+    Indivisible
+        When a dimension of the model does not divide over the ranks.
+    """
+    copy = copy_of(replica, load.prompt_tokens, load.output_tokens)
+    copies = replica.layout.data_parallel_size
+    arriving = None if load.requests_per_second is None else load.requests_per_second / copies
+    utilisation, sustainable = None, True
+    if arriving is None:
+        state = copy.at(load.concurrency)
+    else:
+        at_limit = copy.at(copy.limit)
+        utilisation = arriving / at_limit.requests_per_second
+        settled = copy.at_rate(arriving)
+        sustainable, state = settled is not None, settled or at_limit
+    longest = load.prompt_tokens + load.output_tokens
+    sure = confidence(
+        replica.model,
+        replica.layout,
+        replica.gpu,
+        replica.link,
+        replica.gpus_per_node,
+        state.concurrency > MOST_MEASURED_CONCURRENCY or longest > MOST_MEASURED_CONTEXT,
+        correction.tier,
+    )
+    parts = breakdown(copy, state)
+    tpot, ttft, requests = _corrected(copy, state, correction)
+    if arriving is not None and sustainable:
+        requests = arriving
+    waits = not sustainable or state.concurrency > copy.limit
+    full = Limit.MEMORY if replica.cache_holds < replica.max_num_seqs else Limit.SCHEDULER
+    return Prediction(
+        tpot_ms=_figure(tpot * 1000, sure.error.tpot, "ms", sure, correction),
+        ttft_ms=_figure(ttft * 1000, sure.error.ttft, "ms", sure, correction),
+        output_tokens_per_second=_figure(
+            requests * copies * load.output_tokens, sure.error.throughput, "tokens/s", sure, correction
+        ),
+        requests_per_second=requests * copies,
+        concurrency=state.concurrency,
+        running=state.sequences,
+        utilisation=utilisation,
+        sustainable=sustainable,
+        limited_by=full if waits else parts.limit,
+        notes=sure.notes,
+        breakdown=parts,
+    )
+
+
+def tpot_ms(replica: Replica, load: Load) -> float:
+    """The central time per output token at the load's concurrency: what layouts are ranked by."""
+    return copy_of(replica, load.prompt_tokens, load.output_tokens).at(load.concurrency).tpot_s * 1000
+
+
+def compared(replica: Replica, point: MeasuredPoint) -> Compared:
+    """A measured point beside the prediction for its load."""
+    copy = copy_of(replica, point.prompt_tokens, point.output_tokens)
+    state = copy.at(point.concurrency)
+    return Compared(point, copy.fixed_s * 1000, state.tpot_s * 1000, state.ttft_s * 1000)
+
+
+def _corrected(copy: Copy, state: State, correction: Correction) -> tuple[float, float, float]:
+    """Seconds per output token and to the first, and requests a second, after a correction."""
+    if correction.tier is Tier.NONE:
+        return state.tpot_s, state.ttft_s, state.requests_per_second
+    tpot = correction.tpot(copy.fixed_s, state.tpot_s)
+    inside = min(state.concurrency, copy.limit)
+    was = inside / state.requests_per_second
+    first = was - (copy.output_tokens - 1) * state.tpot_s
+    whole = correction.ttft * first + (copy.output_tokens - 1) * tpot
+    waited = state.ttft_s - first
+    return tpot, correction.ttft * first + waited * whole / was, inside / whole
+
+
+def _figure(value: float, ends: Range, unit: str, sure: Confidence, correction: Correction) -> Figure:
+    basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
+    return Figure(value, value * ends.low, value * ends.high, unit, basis, sure.source)
+
+
+def breakdown(copy: Copy, state: State) -> Breakdown:
+    """Where the time of an output token goes."""
+    together = min(float(len(copy.paces)), state.sequences)
+    each = state.sequences / together
+    weights = cache = compute = communication = overhead = 0.0
+    for pace in copy.paces:
+        cost = pace.cost
+        kernels = [(cost.dense_read_s, cost.dense_token_s * each), (cost.head_read_s, cost.head_sequence_s * each)]
+        kernels += [experts.parts(each) for experts in cost.experts]
+        for read, multiply in kernels:
+            if read >= multiply:
+                weights += hypot(read, multiply)
+            else:
+                compute += hypot(read, multiply)
+        if pace.attention_read_s >= pace.attention_multiply_s:
+            cache += each * pace.attention_s
+        else:
+            compute += each * pace.attention_s
+        start, token = cost.collectives_s
+        communication += start + each * token
+        cache += each * cost.pass_s
+        overhead += cost.fixed_s + each * cost.sequence_s
+    communication += sum(handoff.seconds(each * copy.handoff_bytes) for handoff in copy.handoffs)
+    idle = max(0.0, state.step_s - weights - cache - compute - communication - overhead)
+    return Breakdown(
+        *(part * 1000 for part in (weights, cache, compute, communication, overhead + idle)),
+        prompts_ms=(state.tpot_s - state.step_s) * 1000,
+    )

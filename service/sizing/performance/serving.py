@@ -1,0 +1,237 @@
+"""A copy under load: time between tokens, time to the first, throughput, as functions of requests at once.
+
+One scheduler step decodes every running sequence and, where a prompt waits, takes in a chunk of it. Closed loop:
+`concurrency` clients each send a request as soon as the last is answered. Open loop: requests arrive at a rate.
+
+The time per output token and the time to the first never fall as concurrency rises, and neither rises with a faster
+GPU; the tests hold the formulas to it.
+"""
+
+from dataclasses import dataclass, field, replace
+from math import hypot
+
+from service.sizing.performance.collectives import Collective
+from service.sizing.performance.costs import StageCost
+from service.sizing.performance.parameters import Engine
+
+MOST_UTILISATION = 0.95
+"""Share of what a copy can complete beyond which an arrival rate is refused: queues then grow without a bound that
+can be promised."""
+
+RATE_STEPS = 20
+"""Halvings of the concurrency that an arrival rate settles at."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A copy in steady state; seconds.
+
+    Attributes
+    ----------
+    concurrency : float
+        Requests in the copy, running or waiting.
+    sequences : float
+        Sequences decoded together.
+    step_s, prompt_step_s : float
+        A step without and with a chunk of a prompt.
+    tpot_s, ttft_s : float
+        Time per output token after the first; time to the first.
+    requests_per_second : float
+        Completed by the copy.
+    """
+
+    concurrency: float
+    sequences: float
+    step_s: float
+    prompt_step_s: float
+    tpot_s: float
+    ttft_s: float
+    requests_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A stage serving requests of one size: what a step takes, by what grows it.
+
+    Attributes
+    ----------
+    step_s, sequence_s, token_s : float
+        Seconds of any step, for each decoded sequence and for each token.
+    attention_read_s, attention_multiply_s : float
+        Of `sequence_s`: reading what a sequence attends to, and multiplying with it.
+    chunk_tokens : float
+        Tokens of a prompt that one step takes in.
+    chunk_step_s, chunk_s : float
+        Seconds that a step with such chunks takes on top, and for each of them.
+    """
+
+    cost: StageCost
+    step_s: float
+    sequence_s: float
+    token_s: float
+    attention_read_s: float
+    attention_multiply_s: float
+    chunk_tokens: float
+    chunk_step_s: float
+    chunk_s: float
+
+    @classmethod
+    def of(cls, cost: StageCost, prompt_tokens: int, output_tokens: int, chunks: int) -> "Pace":
+        """The pace at the mean context of a request, `prompt_tokens + output_tokens / 2`."""
+        start, token = cost.collectives_s
+        read, multiply = cost.attention_s(prompt_tokens + output_tokens / 2)
+        return cls(
+            cost=cost,
+            step_s=cost.fixed_s + start,
+            sequence_s=cost.sequence_s + hypot(read, multiply),
+            token_s=cost.pass_s + token,
+            attention_read_s=read,
+            attention_multiply_s=multiply,
+            chunk_tokens=prompt_tokens / chunks,
+            chunk_step_s=cost.prompt_fixed_s,
+            chunk_s=cost.prompt_attention_s(prompt_tokens) / chunks,
+        )
+
+    @property
+    def attention_s(self) -> float:
+        """Seconds of attention of one decoded sequence."""
+        return hypot(self.attention_read_s, self.attention_multiply_s)
+
+    def seconds(self, sequences: float, chunks: float = 0.0) -> float:
+        """Seconds of a step that decodes `sequences` and takes in `chunks` of prompts."""
+        cost = self.cost
+        tokens = sequences + chunks * self.chunk_tokens
+        total = (
+            hypot(cost.dense_read_s, cost.dense_token_s * tokens)
+            + hypot(cost.head_read_s, cost.head_sequence_s * sequences)
+            + sequences * self.sequence_s
+            + tokens * self.token_s
+            + self.step_s
+        )
+        for experts in cost.experts:
+            total += experts.seconds(tokens)
+        return total + self.chunk_step_s + chunks * self.chunk_s if chunks else total
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy of a deployment, or a group of copies that share experts, serving requests of one size.
+
+    Attributes
+    ----------
+    paces : tuple of Pace
+        Pipeline stages.
+    handoffs : tuple of Collective
+        What passes between them.
+    handoff_bytes : int
+        Bytes of it a token.
+    prompt_tokens, output_tokens : int
+        Of a request.
+    chunks : int
+        Steps that a prompt takes.
+    limit : float
+        Most sequences that run at once.
+    alone_s : float
+        Seconds of a prompt on an idle copy: what it keeps others waiting.
+    """
+
+    paces: tuple[Pace, ...]
+    handoffs: tuple[Collective, ...]
+    handoff_bytes: int
+    engine: Engine
+    first_token_steps: float
+    prompt_tokens: int
+    output_tokens: int
+    chunks: int
+    limit: float
+    alone_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alone_s", self.chunks * max(pace.seconds(0.0, 1.0) for pace in self.paces))
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of a token that no load changes."""
+        return sum(pace.step_s for pace in self.paces)
+
+    def at(self, concurrency: float) -> State:
+        """Closed loop of `concurrency` requests; those above the limit wait for a place.
+
+        Of the requests inside, the share that decodes at any time is
+        `output x tpot / (ttft + output x tpot)`, judged as if all did.
+        """
+        inside = min(concurrency, self.limit)
+        step, prompt_step, tpot, ttft = self.times(max(1.0, inside), inside)
+        decoding = self.output_tokens * tpot
+        sequences = max(1.0, inside * decoding / (ttft + decoding))
+        step, prompt_step, tpot, ttft = self.times(sequences, inside)
+        whole = ttft + (self.output_tokens - 1) * tpot
+        return State(
+            concurrency=concurrency,
+            sequences=sequences,
+            step_s=step,
+            prompt_step_s=prompt_step,
+            tpot_s=tpot,
+            ttft_s=ttft + (concurrency - inside) / inside * whole,
+            requests_per_second=inside / whole,
+        )
+
+    def times(self, sequences: float, requests: float) -> tuple[float, float, float, float]:
+        """Seconds of a step, of one with a chunk, per output token and to the first, with `sequences` decoding.
+
+        Every sequence's prompt interrupts the others: `(sequences - 1) x chunks / output` chunks fall on each step;
+        above one they share it. The first token comes after the request reached the scheduler, its chunks, and a share
+        of the prompts of the other `requests`.
+        """
+        together = min(float(len(self.paces)), sequences)
+        each = sequences / together
+        step, _ = self._through(together, each)
+        prompt_step, slowest = self._through(together, each, 1.0)
+        chunks = (sequences - 1) * self.chunks / (self.output_tokens * together)
+        tpot = step + chunks * (prompt_step - step) if chunks <= 1 else self._through(together, each, chunks)[0]
+        ttft = (
+            self.engine.first_token_s
+            + self.first_token_steps * step
+            + prompt_step
+            + (self.chunks - 1) * slowest
+            + self._bunch_s(requests)
+        )
+        return step, prompt_step, tpot, ttft
+
+    def _bunch_s(self, requests: float) -> float:
+        return self.engine.bunching * max(0.0, requests - 1) * self.alone_s
+
+    def _through(self, together: float, sequences: float, chunks: float = 0.0) -> tuple[float, float]:
+        """Seconds from one token of a sequence to its next, and of the slowest stage.
+
+        `together` batches of `sequences` are on their way at once: a token passes every stage, or waits until the
+        slowest has served the others.
+        """
+        if len(self.paces) == 1:
+            seconds = self.paces[0].seconds(sequences, chunks)
+            return seconds, seconds
+        steps = [pace.seconds(sequences, chunks) for pace in self.paces]
+        slowest = max(steps)
+        bytes_ = (sequences + chunks * self.prompt_tokens / self.chunks) * self.handoff_bytes
+        handed = sum(handoff.seconds(bytes_) for handoff in self.handoffs)
+        return max(sum(steps), together * slowest) + handed, slowest
+
+    def at_rate(self, requests_per_second: float) -> State | None:
+        """Open loop; None where more than `MOST_UTILISATION` of what the copy completes at its limit arrives.
+
+        Concurrency settles where as many requests are completed as arrive (Little's law). A prompt then waits for
+        others as in a queue with random arrivals and fixed service (M/D/1), instead of for a bunch.
+        """
+        if requests_per_second > MOST_UTILISATION * self.at(self.limit).requests_per_second:
+            return None
+        low, high = 0.0, self.limit
+        for _ in range(RATE_STEPS):
+            middle = (low + high) / 2
+            if self.at(middle).requests_per_second < requests_per_second:
+                low = middle
+            else:
+                high = middle
+        state = self.at(high)
+        busy = min(MOST_UTILISATION, requests_per_second * self.alone_s)
+        queued = busy / (2 * (1 - busy)) * self.alone_s
+        return replace(state, ttft_s=state.ttft_s - self._bunch_s(state.concurrency) + queued)
