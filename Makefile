@@ -18,6 +18,7 @@ test: $(VENV)/dev.installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m service export-openapi --check
+	$(BIN)/python -m service architectures --check
 	$(BIN)/python -m pytest
 
 # A stamp holds the locks it was made from, so that a fresh checkout's new time stamps install nothing again.

@@ -145,6 +145,7 @@ def test_ctrl_c_stops_everything_that_serve_started(service: Service) -> None:
     assert f"http://127.0.0.1:{service.port}/docs" in printed
     assert f"curl -s http://127.0.0.1:{service.port}/plan" in printed
     assert "meta-llama/Llama-3.1-70B-Instruct on" in printed
+    assert (service.data_dir / "api-key").read_text().strip() in printed
     assert "error" not in printed.lower()
 
 
