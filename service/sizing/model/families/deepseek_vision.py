@@ -7,6 +7,7 @@ Source: vLLM 0.33 `model_executor/models/deepseek_vl2.py`, `deepseek_ocr.py`, `d
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from service.sizing.model.families.deepseek import read_deepseek
@@ -21,7 +22,6 @@ from service.sizing.model.towers.parts import (
     TOWER,
     convolution,
     layer_norm,
-    left_out,
     tower_linear,
     whole_linear,
 )
@@ -58,7 +58,7 @@ EYES: Mapping[str, int] = {"hidden": 1152, "width": 4304, "depth": 27, "patch": 
 
 
 def projector(source: Source) -> tuple[Module, ...]:
-    """The projector, and the learned ends of lines and views."""
+    """The projector."""
     fields = (source.root.child("projector_config") or Fields({}, "projector_config")).completed(PROJECTOR_DEFAULTS)
     inputs, outputs = fields.integer("input_dim"), fields.integer("n_embed")
     tag = source.root.text("tile_tag", default="tile_tag")
@@ -74,14 +74,17 @@ def projector(source: Source) -> tuple[Module, ...]:
         case _:
             field = fields.named("projector_type")
             raise source.refuse(field, because=f"a projector of type {kind!r} is not known")
-    separators = 1 if source.architecture == "DeepseekOCR2ForCausalLM" else 2
-    return (
-        *(
-            whole_linear(f"projector.layers.{2 * number}", *pair, tensor_class=PROJECTOR)
-            for number, pair in enumerate(zip(sizes, sizes[1:], strict=False))
-        ),
-        Tensor("separators", PROJECTOR, (Units(separators * outputs),)),
+    return tuple(
+        whole_linear(f"projector.layers.{2 * number}", *pair, tensor_class=PROJECTOR)
+        for number, pair in enumerate(pairwise(sizes))
     )
+
+
+def separators(source: Source) -> Tensor:
+    """The learned ends of lines and views; the second DeepSeek-OCR has no lines."""
+    fields = (source.root.child("projector_config") or Fields({}, "projector_config")).completed(PROJECTOR_DEFAULTS)
+    ends = 1 if source.architecture == "DeepseekOCR2ForCausalLM" else 2
+    return Tensor("separators", PROJECTOR, (Units(ends * fields.integer("n_embed")),))
 
 
 def split_mlp_tower(source: Source) -> tuple[Module, ...]:
@@ -101,14 +104,15 @@ def split_mlp_tower(source: Source) -> tuple[Module, ...]:
         Tensor("pos_embed", TOWER, (Units(EYES["positions"]),), columns=hidden),
         *layer * EYES["depth"],
         layer_norm("norm", hidden),
-        *left_out(pooling(plain, "attn_pool", hidden, width)),
+        *pooling(plain, "attn_pool", hidden, width),
     )
 
 
 def page_tower(source: Source) -> tuple[Module, ...]:
-    """SAM and CLIP."""
+    """SAM and CLIP, of which the checkpoint has no final norm."""
     vision = Fields(CLIP_LARGE, "vision_config")
-    return (*sam_tower(1024), *clip_tower(source.quantization, vision, path="vision_model", final_norm=False))
+    clip = clip_tower(source.quantization, vision, path="vision_model", final_norm=False)
+    return (*sam_tower(1024), *clip[:-1])
 
 
 def decoder_tower(source: Source) -> tuple[Module, ...]:
@@ -138,12 +142,13 @@ def read(source: Source, tower: Callable[[Source], tuple[Module, ...]]) -> Model
         for name, size in (("qk_nope_head_dim", 128), ("qk_rope_head_dim", 64))
     ]
     decoder = replace(source, model_type="deepseek_v2" if any(parts) else "deepseek")
-    return read_deepseek(
+    model = read_deepseek(
         decoder,
         prefix="language_model.model",
         head="language_model.lm_head",
         tower=(*tower(source), *projector(source)),
     )
+    return replace(model, every_stage=(*model.every_stage, separators(source)))
 
 
 READERS = {
