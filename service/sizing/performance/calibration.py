@@ -11,7 +11,7 @@ from enum import Enum
 from math import exp, log
 from statistics import fmean
 
-STIFFNESS = 0.03
+STIFFNESS = 0.01
 """How strongly the two factors of a fit are held together, in squared relative errors: points a few percent apart in
 load, or off by the usual 6 % between reruns, must not tear them apart."""
 

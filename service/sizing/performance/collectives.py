@@ -34,7 +34,7 @@ NVLINK_CLASSES = ((300e9, NVLINK3), (450e9, NVLINK4), (900e9, NVLINK5))
 
 PCIE5_BYTES_PER_S = 64e9
 
-WORST_PCIE = 12.0
+WORST_PCIE = 6.0
 """How many times slower a host without peer access between its sockets was with four and eight L40S."""
 
 BETWEEN_NODES: Line = (40.0, 28.0)

@@ -57,32 +57,32 @@ class Parameters:
         Decode steps that pass before a waiting prompt is scheduled.
     """
 
-    weight_read: float = 0.838
-    expert_read: float = 0.966
+    weight_read: float = 0.836
+    expert_read: float = 0.973
     cache_read: float = 0.87
     dense_flops: Mapping[Compute, float] = field(
-        default_factory=lambda: by_type(sixteen_bit=0.747, eight_bit=0.496, four_bit=0.186)
+        default_factory=lambda: by_type(sixteen_bit=0.803, eight_bit=0.527, four_bit=0.194)
     )
     expert_flops: Mapping[Compute, float] = field(
-        default_factory=lambda: by_type(sixteen_bit=0.261, eight_bit=0.0781, four_bit=0.217)
+        default_factory=lambda: by_type(sixteen_bit=0.273, eight_bit=0.0837, four_bit=0.234)
     )
     decode_attention_flops: float = 0.60
     prompt_attention_flops: float = 0.58
     dequantised_bytes_per_s: float = 3.24e12
-    activation_passes: float = 17.1
-    expert_passes: float = 4.18
+    activation_passes: float = 12.0
+    expert_passes: float = 4.11
     activation_read: float = 0.80
-    collective_start: float = 2.93
-    mixer_s: float = 1.08e-5
-    mlp_s: float = 6.45e-6
+    collective_start: float = 2.95
+    mixer_s: float = 1.02e-5
+    mlp_s: float = 6.25e-6
     experts_s: float = 6.33e-5
-    quantised_s: float = 1.78e-5
+    quantised_s: float = 1.85e-5
     state_s: float = 2.20e-5
-    indexer_s: float = 1.04e-4
-    prompt_step: float = 2.95
-    sequence_s: float = 1.62e-5
-    group_step_s: float = 2.47e-3
-    first_token_steps: float = 1.35
+    indexer_s: float = 1.06e-4
+    prompt_step: float = 2.62
+    sequence_s: float = 1.76e-5
+    group_step_s: float = 2.48e-3
+    first_token_steps: float = 1.47
 
 
 FITTED = Parameters()
@@ -112,7 +112,7 @@ class Engine:
     bunching: float
 
 
-VLLM = Engine("vllm", hopper=1.0, blackwell=0.607, step_s=8.7e-5, first_token_s=0.0197, bunching=0.0555)
+VLLM = Engine("vllm", hopper=1.0, blackwell=0.605, step_s=8.8e-5, first_token_s=0.0209, bunching=0.0599)
 BEFORE_V1 = replace(VLLM, step_s=VLLM.step_s + 2.5e-3)
 """vLLM before 0.8 ran its first engine, whose step took 2 to 4 ms more (Llama-3 8B on five cards, vLLM 0.7.3, from
 AccelMark)."""
@@ -120,8 +120,8 @@ AccelMark)."""
 V1_RELEASE = (0, 8, 0)
 """The first release whose default is the second engine."""
 
-SGLANG = Engine("sglang", hopper=0.839, blackwell=0.722, step_s=3.63e-4, first_token_s=0.174, bunching=0.134)
-TENSORRT_LLM = Engine("trtllm", hopper=1.25, blackwell=0.0888, step_s=2.12e-4, first_token_s=0.0465, bunching=0.0874)
+SGLANG = Engine("sglang", hopper=0.831, blackwell=0.716, step_s=3.35e-4, first_token_s=0.176, bunching=0.145)
+TENSORRT_LLM = Engine("trtllm", hopper=1.26, blackwell=0.0871, step_s=1.91e-4, first_token_s=0.0488, bunching=0.0926)
 
 ENGINES = {engine.name: engine for engine in (VLLM, SGLANG, TENSORRT_LLM)}
 """Plans are for vLLM; the others are here because two thirds of what the model was fitted to ran on them."""

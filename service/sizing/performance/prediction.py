@@ -90,6 +90,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         chunks=chunks,
+        most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
     )
 

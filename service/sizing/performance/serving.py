@@ -32,8 +32,8 @@ class State:
         Requests in the copy, running or waiting.
     sequences : float
         Sequences decoded together.
-    step_s, prompt_step_s : float
-        A step without and with a chunk of a prompt.
+    step_s : float
+        A step without prompts.
     tpot_s, ttft_s : float
         Time per output token after the first; time to the first.
     requests_per_second : float
@@ -43,7 +43,6 @@ class State:
     concurrency: float
     sequences: float
     step_s: float
-    prompt_step_s: float
     tpot_s: float
     ttft_s: float
     requests_per_second: float
@@ -129,6 +128,8 @@ class Copy:
         Of a request.
     chunks : int
         Steps that a prompt takes.
+    most_chunks : float
+        Chunks that one step may take in.
     limit : float
         Most sequences that run at once.
     alone_s : float
@@ -143,6 +144,7 @@ class Copy:
     prompt_tokens: int
     output_tokens: int
     chunks: int
+    most_chunks: float
     limit: float
     alone_s: float = field(init=False)
 
@@ -157,46 +159,47 @@ class Copy:
     def at(self, concurrency: float) -> State:
         """Closed loop of `concurrency` requests; those above the limit wait for a place.
 
-        Of the requests inside, the share that decodes at any time is
-        `output x tpot / (ttft + output x tpot)`, judged as if all did.
+        Every request inside counts as decoding, those whose prompt is being taken in too: an upper bound.
         """
         inside = min(concurrency, self.limit)
-        step, prompt_step, tpot, ttft = self.times(max(1.0, inside), inside)
-        decoding = self.output_tokens * tpot
-        sequences = max(1.0, inside * decoding / (ttft + decoding))
-        step, prompt_step, tpot, ttft = self.times(sequences, inside)
+        step, tpot, ttft = self.times(max(1.0, inside))
         whole = ttft + (self.output_tokens - 1) * tpot
         return State(
             concurrency=concurrency,
-            sequences=sequences,
+            sequences=max(1.0, inside),
             step_s=step,
-            prompt_step_s=prompt_step,
             tpot_s=tpot,
             ttft_s=ttft + (concurrency - inside) / inside * whole,
             requests_per_second=inside / whole,
         )
 
-    def times(self, sequences: float, requests: float) -> tuple[float, float, float, float]:
-        """Seconds of a step, of one with a chunk, per output token and to the first, with `sequences` decoding.
+    def times(self, sequences: float) -> tuple[float, float, float]:
+        """Seconds of a step without prompts, per output token and to the first, with `sequences` in the copy.
 
-        Every sequence's prompt interrupts the others: `(sequences - 1) x chunks / output` chunks fall on each step;
-        above one they share it. The first token comes after the request reached the scheduler, its chunks, and a share
-        of the prompts of the other `requests`.
+        As many prompts begin as answers end, one in `output` steps for each sequence; those of the others make a step
+        longer, chunk by chunk; several share it up to the engine's token budget. What does not fit waits before its
+        first token. That comes after the request reached the scheduler, its own chunks, and a share of the prompts of
+        others.
         """
         together = min(float(len(self.paces)), sequences)
         each = sequences / together
         step, _ = self._through(together, each)
         prompt_step, slowest = self._through(together, each, 1.0)
         chunks = (sequences - 1) * self.chunks / (self.output_tokens * together)
-        tpot = step + chunks * (prompt_step - step) if chunks <= 1 else self._through(together, each, chunks)[0]
+        tpot, late = step + min(1.0, chunks) * (prompt_step - step), 0.0
+        if chunks > 1:
+            wanted, _ = self._through(together, each, chunks)
+            tpot, _ = self._through(together, each, min(chunks, self.most_chunks))
+            late = (self.output_tokens - 1) * (wanted - tpot)
         ttft = (
             self.engine.first_token_s
             + self.first_token_steps * step
             + prompt_step
             + (self.chunks - 1) * slowest
-            + self._bunch_s(requests)
+            + self._bunch_s(sequences)
+            + late
         )
-        return step, prompt_step, tpot, ttft
+        return step, tpot, ttft
 
     def _bunch_s(self, requests: float) -> float:
         return self.engine.bunching * max(0.0, requests - 1) * self.alone_s
