@@ -41,7 +41,7 @@ def test_two_points_tell_the_fixed_part_from_the_rest() -> None:
     assert found.fixed == pytest.approx(2, rel=0.1)
     assert found.variable == pytest.approx(0.9, rel=0.1)
     for each in points:
-        assert found.tpot(each.fixed_ms, each.tpot_ms) == pytest.approx(each.measured.tpot_ms, rel=0.03)
+        assert found.tpot(each.fixed_ms, each.tpot_ms) == pytest.approx(each.measured.tpot_ms, rel=0.05)
 
 
 def test_two_points_of_one_load_are_a_shift() -> None:
