@@ -219,8 +219,9 @@ def basis(found: Feasible) -> dict[str, Origin]:
             Basis.COMPUTED, "blocks at the pessimistic working space over blocks a conversation keeps, times copies"
         ),
         "latency.weight_read_ms": origin(Basis.COMPUTED, "active parameter bytes over rated bandwidth x fraction"),
-        "latency.tpot_ms": origin(Basis.COMPUTED, "roofline of bytes moved"),
-        "throughput": origin(Basis.COMPUTED, "roofline of bytes moved"),
+        "latency.tpot_ms": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
+        "latency.ttft_ms": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
+        "throughput": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
     } | _price_origin(found)
 
 

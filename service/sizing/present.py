@@ -27,9 +27,10 @@ from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
 from service.sizing.pricing import cost_answer
-from service.sizing.quantities import Basis, Figure, ceil_div
+from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
+from service.sizing.times import prediction, tokens_per_second
 from service.sizing.weights import stage_weights, total_active_parameters, total_parameters
 
 
@@ -154,7 +155,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
     model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
     tight, bands, weights = found.settled.tight, found.settled.fitted.bands, found.settled.fitted.weights
-    deployment = deployment_of(found)
+    deployment, timed = deployment_of(found), prediction(found)
     flagged = flags.flags(deployment)
     words = flags.arguments(flagged)
     fraction = found.question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION
@@ -221,31 +222,17 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         ),
         latency=LatencyAnswer(
             weight_read_ms=weight_read_ms(model, layout, found.machine.gpu, fraction),
-            tpot_ms=Figure(
-                found.step_ms,
-                found.step_ms,
-                found.step_ms,
-                "ms",
-                Basis.COMPUTED,
-                "roofline of bytes moved, a lower bound: no measurement corrects it",
-            ),
-            ttft_ms=None,
-            limited_by=None,
-            notes=(),
+            tpot_ms=timed and timed.tpot_ms,
+            ttft_ms=timed and timed.ttft_ms,
+            limited_by=timed and timed.limited_by.value,
+            notes=timed.notes if timed else ("no time is predicted: the card's rated speed is not known",),
         ),
         throughput=ThroughputAnswer(
-            output_tokens_per_second=Figure(
-                found.tokens_per_second,
-                found.tokens_per_second,
-                found.tokens_per_second,
-                "tokens/s",
-                Basis.COMPUTED,
-                "roofline of bytes moved, an upper bound: no measurement corrects it",
-            ),
-            requests_per_second=found.tokens_per_second / found.question.workload.output_tokens,
-            output_tokens_per_second_per_gpu=found.tokens_per_second / layout.gpu_count,
+            output_tokens_per_second=timed and timed.output_tokens_per_second,
+            requests_per_second=timed and timed.requests_per_second,
+            output_tokens_per_second_per_gpu=tokens_per_second(found) / layout.gpu_count if timed else None,
         ),
-        cost=cost_answer(found, found.tokens_per_second),
+        cost=cost_answer(found, tokens_per_second(found)),
         engine=EngineAnswer(
             version=deployment.version,
             args=words,

@@ -13,6 +13,7 @@ from service.sizing.present import model_answer, present
 from service.sizing.pricing import cost_per_hour, offer_for, plain
 from service.sizing.quantities import GIB
 from service.sizing.question import Machine, Question, RankBy
+from service.sizing.times import token_ms, tokens_per_second
 
 DEFAULT_MOST_GPUS = 16
 MOST_ALTERNATIVES = 10
@@ -227,8 +228,8 @@ def _difference(each: Feasible, best: Feasible) -> tuple[str, ...]:
     costs = offer_for(each), offer_for(best)
     if costs[0] is not None and costs[1] is not None:
         changes.append(f"costs {plain(costs[0][1])} USD an hour instead of {plain(costs[1][1])}")
-    faster = best.step_ms / each.step_ms
-    changes.append(f"a token takes {each.step_ms:.1f} ms instead of {best.step_ms:.1f} ms ({faster:.2f}x the speed)")
+    ours, theirs = token_ms(each), token_ms(best)
+    changes.append(f"a token takes {ours:.1f} ms instead of {theirs:.1f} ms ({theirs / ours:.2f}x the speed)")
     return tuple(changes)
 
 
@@ -239,8 +240,8 @@ def _curve(counted: Sequence[Counted]) -> tuple[CurvePoint, ...]:
         CurvePoint(
             gpu_count=each.gpu_count,
             layout=layout_answer(each.feasible[0].layout),
-            tpot_ms=each.feasible[0].step_ms,
-            output_tokens_per_second_per_gpu=each.feasible[0].tokens_per_second / each.gpu_count,
+            tpot_ms=token_ms(each.feasible[0]),
+            output_tokens_per_second_per_gpu=tokens_per_second(each.feasible[0]) / each.gpu_count,
             concurrent_sequences=each.feasible[0].capacity,
         )
         for each in ordered
