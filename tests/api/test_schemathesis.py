@@ -15,7 +15,7 @@ from service.storage import keys
 from service.storage.engine import create_engine
 from tests.conftest import Databases
 
-EXAMPLES = int(os.environ.get("SHARDWISE_FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("SHARDWISE_FUZZ_EXAMPLES", "4"))
 """Examples of each operation and mode; `make fuzz` asks for many."""
 
 CALM = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
