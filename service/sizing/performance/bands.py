@@ -69,8 +69,8 @@ class Error:
 
 
 COLD: Mapping[tuple[bool, bool, bool], Error] = {
-    (True, True, False): Error(Range(0.87, 1.20), Range(0.58, 1.90), Range(0.83, 1.13)),
-    (True, True, True): Error(Range(0.83, 1.28), Range(0.58, 1.75), Range(0.78, 1.20)),
+    (True, True, False): Error(Range(0.86, 1.20), Range(0.58, 2.00), Range(0.83, 1.13)),
+    (True, True, True): Error(Range(0.83, 1.28), Range(0.57, 1.75), Range(0.78, 1.20)),
     (True, False, False): Error(Range(0.86, 1.30), Range(0.55, 1.90), Range(0.76, 1.15)),
     (True, False, True): Error(Range(0.80, 1.40), Range(0.52, 1.80), Range(0.72, 1.24)),
     (False, True, False): Error(Range(0.82, 1.30), Range(0.55, 1.90), Range(0.76, 1.20)),
