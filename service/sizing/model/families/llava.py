@@ -1,7 +1,7 @@
 """Language models of any class behind CLIP, SigLIP or Pixtral towers.
 
 Source: vLLM 0.33 `model_executor/models/llava.py`, `llava_next.py`, `llava_next_video.py`, `llava_onevision.py`,
-`mistral3.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`.
+`mistral3.py`, `lightonocr.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`.
 """
 
 from collections.abc import Mapping
@@ -85,6 +85,17 @@ MISTRAL3_TEXT: Mapping[str, Any] = {
     "head_dim": 128,
     "max_position_embeddings": 131072,
     "sliding_window": None,
+}
+LIGHTON_OCR_TEXT: Mapping[str, Any] = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
 }
 """Language models of configurations that describe none."""
 
@@ -197,13 +208,13 @@ def newline(source: Source, text_type: str) -> tuple[Module, ...]:
     return (Tensor("image_newline", PROJECTOR, (Units(text_width(source, text_type)),)),)
 
 
-def mistral3_tower(source: Source) -> tuple[Module, ...]:
-    """Pixtral's tower, a merger of patches and the projector."""
+def mistral3_tower(source: Source, whole: Mapping[str, Any]) -> tuple[Module, ...]:
+    """Pixtral's tower, a merger of patches and the projector; `whole` is the language model of an empty text part."""
     vision = vision_fields(source, PIXTRAL_1540)
     depth, hidden = vision.layers("num_hidden_layers", default=24), vision.integer("hidden_size", default=1024)
     built, _ = feature_layers(source, depth, -1)
     merged = hidden * source.root.integer("spatial_merge_size", default=2) ** 2
-    width = source.text.integer("hidden_size", default=MISTRAL3_TEXT["hidden_size"])
+    width = source.text.integer("hidden_size", default=whole["hidden_size"])
     bias = source.root.flag("multimodal_projector_bias", default=False)
     return (
         *pixtral_tower(source.quantization, vision, layers=built),
@@ -281,7 +292,14 @@ READERS = {
         beside=partial(newline, text_type="qwen2"),
     ),
     "Mistral3ForConditionalGeneration": behind(
-        mistral3_tower, language("mistral", MISTRAL3_TEXT), tied=Tied.ROOT_ELSE_TIED
+        partial(mistral3_tower, whole=MISTRAL3_TEXT),
+        language("mistral", MISTRAL3_TEXT),
+        tied=Tied.ROOT_ELSE_TIED,
+    ),
+    "LightOnOCRForConditionalGeneration": behind(
+        partial(mistral3_tower, whole=LIGHTON_OCR_TEXT),
+        language("qwen3", LIGHTON_OCR_TEXT),
+        tied=Tied.ROOT_ELSE_TIED,
     ),
     "PaliGemmaForConditionalGeneration": behind(
         paligemma_tower, language("gemma", PALIGEMMA_TEXT), tied=Tied.ROOT_ELSE_TIED, image_prefix=True

@@ -1,6 +1,6 @@
-"""Phi-3 and Phi-3.5 Vision: Phi-3 behind CLIP, whose embedding the engine builds twice.
+"""Phi-3 and Phi-3.5 Vision: Phi-3 behind CLIP, whose embedding the engine builds twice; Phi-4 behind SigLIP 2.
 
-Source: vLLM 0.33 `model_executor/models/phi3v.py`.
+Source: vLLM 0.33 `model_executor/models/phi3v.py`, `phi4siglip.py`.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,14 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.families.dense import READERS as DENSE
-from service.sizing.model.families.multimodal import Tied, behind
+from service.sizing.model.families.llava import projector
+from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.source import Source
 from service.sizing.model.towers.clip import clip_tower
 from service.sizing.model.towers.parts import PROJECTOR
+from service.sizing.model.towers.siglip import SIGLIP2, siglip2_tower
 
 CLIP_LARGE_336: Mapping[str, Any] = {
     "hidden_size": 1024,
@@ -54,6 +56,18 @@ def phi3_vision_tower(source: Source) -> tuple[Module, ...]:
     )
 
 
+def phi4_vision_tower(source: Source) -> tuple[Module, ...]:
+    """SigLIP 2 up to its last layer but one, and two linear layers."""
+    vision = tower_config(source).completed(SIGLIP2)
+    depth, hidden = vision.layers("num_hidden_layers"), source.root.integer("hidden_size")
+    inputs = source.root.integer("mm_hidden_size")
+    return (
+        *siglip2_tower(source.quantization, vision, path="vision_tower.vision_model", layers=depth - 1),
+        *projector(source.quantization, inputs, hidden, bias=True),
+    )
+
+
 READERS = {
+    "Phi4ForCausalLMV": behind(phi4_vision_tower, DENSE["Phi3ForCausalLM"], tied=Tied.TEXT),
     "Phi3VForCausalLM": behind(phi3_vision_tower, DENSE["Phi3ForCausalLM"], tied=Tied.TEXT),
 }

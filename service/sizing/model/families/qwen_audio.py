@@ -1,6 +1,7 @@
-"""Qwen decoders that hear: Qwen2-Audio, and the thinkers of Qwen2.5-Omni and Qwen3-Omni, which also see.
+"""Qwen decoders that hear: Qwen2-Audio, Qwen3-ASR, and the thinkers of Qwen2.5-Omni and Qwen3-Omni, which also see.
 
-Source: vLLM 0.33 `model_executor/models/qwen2_audio.py`, `qwen2_5_omni_thinker.py`, `qwen3_omni_moe_thinker.py`.
+Source: vLLM 0.33 `model_executor/models/qwen2_audio.py`, `qwen2_5_omni_thinker.py`, `qwen3_omni_moe_thinker.py`,
+`qwen3_asr.py`.
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,17 @@ THINKER = Names(
     norm="thinker.model.norm",
     head="thinker.lm_head",
 )
+
+QWEN3_ASR: Mapping[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 128000,
+}
 
 QWEN3_VISION: Mapping[str, Any] = {**VISION, "deepstack_visual_indexes": [8, 16, 24]}
 
@@ -103,6 +115,16 @@ def read_qwen3(source: Source) -> ModelShape:
     return read(source.with_defaults(QWEN3), replace(experts.MIXTURES["Qwen3MoeForCausalLM"], names=THINKER))
 
 
+def qwen3_asr_tower(source: Source) -> tuple[Module, ...]:
+    """The encoder of sound."""
+    return qwen3_audio_encoder(thinker_part(source, "audio_config"))
+
+
+def read_asr(source: Source) -> ModelShape:
+    """The decoder of Qwen3-ASR."""
+    return read(source.with_defaults(QWEN3_ASR), replace(dense.RECIPES["Qwen3ForCausalLM"], names=THINKER))
+
+
 def read_audio(source: Source) -> ModelShape:
     """The language model of Qwen2-Audio."""
     return read_language(source, "qwen2")
@@ -113,6 +135,10 @@ READERS = {
     **dict.fromkeys(
         ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
         behind(qwen2_5_omni_towers, read_qwen2, tied=Tied.ROOT_IF_NAMED),
+    ),
+    **dict.fromkeys(
+        ("Qwen3ASRForConditionalGeneration", "Qwen3ASRRealtimeGeneration"),
+        behind(qwen3_asr_tower, read_asr, tied=Tied.TEXT),
     ),
     "Qwen3OmniMoeForConditionalGeneration": behind(qwen3_omni_towers, read_qwen3, tied=Tied.ROOT_IF_NAMED),
 }

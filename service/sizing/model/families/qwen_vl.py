@@ -1,13 +1,16 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen decoders behind vision towers.
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen decoders behind vision towers; other decoders behind the same towers.
 
-Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`, `qwen3_vl_moe.py`.
+Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`, `qwen3_vl_moe.py`,
+`exaone4_5.py`, `hyperclovax_vision_v2.py`, `opencua.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from service.sizing.model.families import dense, experts
+from service.sizing.model.families.language import language
 from service.sizing.model.families.llama import read
 from service.sizing.model.families.multimodal import Tied, Tower, behind, tower_config
 from service.sizing.model.families.qwen3_next import VISION
@@ -15,6 +18,7 @@ from service.sizing.model.families.recipe import Recipe
 from service.sizing.model.modules import Module
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
+from service.sizing.model.towers.parts import PROJECTOR, whole_linear
 from service.sizing.model.towers.qwen import qwen2_5_vl_tower, qwen2_vl_tower, qwen3_vl_tower
 
 QWEN2_VL: Mapping[str, Any] = {
@@ -51,6 +55,18 @@ QWEN3_VL_MOE: Mapping[str, Any] = {
     "num_experts": 60,
 }
 
+EXAONE4: Mapping[str, Any] = {
+    "vocab_size": 102400,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 2048,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
+
 QWEN3_VISION: Mapping[str, Any] = {**VISION, "deepstack_visual_indexes": [8, 16, 24]}
 
 QWEN3 = replace(dense.RECIPES["Qwen3ForCausalLM"], section_factor=1)
@@ -82,9 +98,31 @@ def qwen3_tower(source: Source) -> tuple[Module, ...]:
     return qwen3_vl_tower(source.quantization, tower_config(source), QWEN3_VISION)
 
 
+def exaone_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of EXAONE 4.5: that of Qwen2.5-VL with fewer key than query heads."""
+    vision = tower_config(source)
+    return qwen2_5_vl_tower(source.quantization, vision, kv_heads=vision.integer("num_key_value_heads", default=8))
+
+
+def hyperclova_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen2.5-VL and one linear layer."""
+    vision = tower_config(source)
+    output = vision.integer("out_hidden_size", default=3584)
+    width = source.text.integer("hidden_size")
+    return (
+        *qwen2_5_vl_tower(source.quantization, vision),
+        whole_linear("mm_projector", output, width, tensor_class=PROJECTOR),
+    )
+
+
 QWEN2 = dense.RECIPES["Qwen2ForCausalLM"]
 
 READERS = {
+    "Exaone4_5_ForConditionalGeneration": reader(exaone_tower, dense.RECIPES["Exaone4ForCausalLM"], EXAONE4),
+    "HCXVisionV2ForCausalLM": behind(hyperclova_tower, language("hyperclovax"), tied=Tied.ROOT_IF_NAMED),
+    "OpenCUAForConditionalGeneration": behind(
+        qwen2_5_tower, partial(decoder, recipe=QWEN2, defaults={}), tied=Tied.ROOT_IF_NAMED
+    ),
     "Qwen2VLForConditionalGeneration": reader(qwen2_tower, QWEN2, QWEN2_VL),
     "Qwen2_5_VLForConditionalGeneration": reader(qwen2_5_tower, QWEN2, QWEN2_VL),
     "Qwen3VLForConditionalGeneration": reader(qwen3_tower, QWEN3, QWEN3_VL),

@@ -1,6 +1,6 @@
-"""The tower of GLM-4.1V and later.
+"""Towers of GLM.
 
-Source: vLLM 0.33 `model_executor/models/glm4_1v.py`.
+Source: vLLM 0.33 `model_executor/models/glm4_1v.py`, `glm_ocr.py`.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from service.sizing.model.towers.parts import (
     LONG_BYTES,
     PROJECTOR,
     TOWER,
+    convolution,
     even_head_size,
     layer_norm,
     tower_linear,
@@ -58,12 +59,61 @@ def glm_tower(quantization: Quantization, vision: Fields, *, path: str = "visual
             *gated_mlp(quantization, f"{block}.mlp", hidden, output, tensor_class=TOWER),
             layer_norm("norms", 2 * hidden, bias=False),
         )
+    return (*modules, *merger(quantization, path, hidden, output, width, merge))
+
+
+def merger(
+    quantization: Quantization, path: str, hidden: int, output: int, width: int, merge: int
+) -> tuple[Module, ...]:
+    """The convolution that merges patches, and a gated MLP of `width`."""
     return (
-        *modules,
-        Tensor("downsample", PROJECTOR, (Units(output),), columns=hidden * merge * merge + 1),
+        convolution("downsample", hidden, output, merge * merge, tensor_class=PROJECTOR),
         tower_linear(
             quantization, f"{path}.merger", "proj", output, output, Split.COLUMN, bias=False, tensor_class=PROJECTOR
         ),
         layer_norm("post_projection_norm", output, tensor_class=PROJECTOR),
         *gated_mlp(quantization, f"{path}.merger", output, width, tensor_class=PROJECTOR),
     )
+
+
+GLM_OCR_VISION: Mapping[str, Any] = {
+    "depth": 24,
+    "hidden_size": 1024,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 1536,
+    "intermediate_size": 4096,
+}
+
+
+def glm_ocr_tower(
+    quantization: Quantization, vision: Fields, text_width: int, *, path: str = "visual"
+) -> tuple[Module, ...]:
+    """The tower of GLM-OCR: norms on queries and keys, and a merger as wide as the language model's MLPs."""
+    vision = vision.completed(GLM_OCR_VISION)
+    hidden, heads = vision.integer("hidden_size"), vision.integer("num_heads")
+    width, patch = vision.integer("intermediate_size"), vision.integer("patch_size")
+    size = even_head_size(vision, hidden, heads)
+    modules: list[Module] = [
+        convolution(
+            "patch_embed.proj",
+            vision.integer("in_channels") * vision.integer("temporal_patch_size"),
+            hidden,
+            patch * patch,
+        ),
+        Tensor("rotary", TOWER, (Units(TOWER_POSITIONS),), columns=size // TOWER_ROTARY_SHARE, buffer=True),
+        layer_norm("post_layernorm", hidden, bias=False),
+    ]
+    for number in range(vision.layers("depth")):
+        block = f"{path}.blocks.{number}"
+        modules += (
+            tower_query_key_value(quantization, f"{block}.attn", "qkv", hidden, heads, size, bias=True),
+            tower_linear(quantization, f"{block}.attn", "proj", Units(heads, size), hidden, Split.ROW, bias=True),
+            *gated_mlp(quantization, f"{block}.mlp", hidden, width, bias=True, tensor_class=TOWER),
+            layer_norm("norms", 2 * hidden + 2 * size, bias=False),
+        )
+    output, merge = vision.integer("out_hidden_size"), vision.integer("spatial_merge_size")
+    return (*modules, *merger(quantization, path, hidden, output, text_width, merge))

@@ -46,14 +46,16 @@ def tower_query_key_value(
     bias: bool,
     parts: tuple[str, ...] = (),
     split_units: int | None = None,
+    kv_heads: int | None = None,
 ) -> Linear:
-    """Fused query, key and value projection of a tower with as many key as query heads."""
+    """Fused query, key and value projection of a tower, by default with as many key as query heads."""
     units = Units(heads, head_size)
+    keys = Units(kv_heads, head_size, replicated=True) if kv_heads else units
     return Linear(
         name,
         TOWER,
         Units(hidden),
-        (units, units, units),
+        (units, keys, keys),
         Split.COLUMN,
         bias,
         quantization.linear(*(f"{path}.{part}" for part in parts or (name,))),

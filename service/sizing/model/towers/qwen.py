@@ -126,14 +126,22 @@ def around_blocks(
 
 
 def attention(
-    quantization: Quantization, path: str, hidden: int, heads: int, *, one_matrix: bool = False
+    quantization: Quantization,
+    path: str,
+    hidden: int,
+    heads: int,
+    *,
+    one_matrix: bool = False,
+    kv_heads: int | None = None,
 ) -> tuple[Module, ...]:
     """Attention of a block; `one_matrix` where the engine does not fuse query, key and value but takes them as one."""
     size = hidden // heads
     return (
         tower_linear(quantization, f"{path}.attn", "qkv", hidden, 3 * hidden, Split.COLUMN, bias=True)
         if one_matrix
-        else tower_query_key_value(quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True),
+        else tower_query_key_value(
+            quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True, kv_heads=kv_heads
+        ),
         tower_linear(quantization, f"{path}.attn", "proj", Units(heads, size), hidden, Split.ROW, bias=True),
     )
 
@@ -155,8 +163,10 @@ def qwen2_vl_tower(quantization: Quantization, vision: Fields, *, path: str = "v
     return tuple(modules)
 
 
-def qwen2_5_vl_tower(quantization: Quantization, vision: Fields, *, path: str = "visual") -> tuple[Module, ...]:
-    """The tower of Qwen2.5-VL: gated MLPs, norms without biases."""
+def qwen2_5_vl_tower(
+    quantization: Quantization, vision: Fields, *, path: str = "visual", kv_heads: int | None = None
+) -> tuple[Module, ...]:
+    """The tower of Qwen2.5-VL: gated MLPs, norms without biases; `kv_heads` where fewer than query heads."""
     vision = vision.completed(QWEN2_5_VL)
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_heads")
     width = vision.integer("intermediate_size")
@@ -167,7 +177,7 @@ def qwen2_5_vl_tower(quantization: Quantization, vision: Fields, *, path: str = 
         block = f"{path}.blocks.{number}"
         modules += (
             layer_norm("norms", 2 * hidden, bias=False),
-            *attention(quantization, block, hidden, heads),
+            *attention(quantization, block, hidden, heads, kv_heads=kv_heads),
             *gated_mlp(quantization, f"{block}.mlp", hidden, width, bias=True, tensor_class=TOWER),
         )
     return tuple(modules)

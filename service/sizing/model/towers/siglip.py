@@ -1,6 +1,6 @@
 """SigLIP and SigLIP 2.
 
-Source: vLLM 0.33 `model_executor/models/siglip.py`, `lfm2_siglip2.py`.
+Source: vLLM 0.33 `model_executor/models/siglip.py`, `lfm2_siglip2.py`, `siglip2navit.py`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.towers.parts import (
     LONG_BYTES,
     TOWER,
+    convolution,
     even_head_size,
     layer_norm,
     left_out,
@@ -30,6 +31,8 @@ SIGLIP: Mapping[str, Any] = {
 }
 """SigLIP (transformers 5.20)."""
 
+FLOAT32_BYTES = 4
+
 QUANTISED_MULTIPLE = 64
 """What a SigLIP's widths must be multiples of for its MLP to be quantised."""
 
@@ -45,8 +48,10 @@ SIGLIP2: Mapping[str, Any] = {
 """SigLIP 2 for images of any shape."""
 
 
-def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> tuple[Module, ...]:
-    """SigLIP 2 over packed patches of any number."""
+def siglip2_tower(
+    quantization: Quantization, vision: Fields, *, path: str, layers: int | None = None
+) -> tuple[Module, ...]:
+    """SigLIP 2 over packed patches of any number; with `layers` only those, and no norm after them."""
     vision = Fields({**SIGLIP2, **vision.values}, vision.path)
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
     width, patch, size = (
@@ -54,17 +59,15 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
         vision.integer("patch_size"),
         even_head_size(vision, hidden, heads),
     )
-    modules: list[Module] = [
-        Tensor("patch_embedding", TOWER, (Units(hidden),), columns=vision.integer("num_channels") * patch * patch + 1),
-        Tensor("position_embedding", TOWER, (Units(vision.integer("num_patches")),), columns=hidden),
-    ]
-    for number in range(vision.layers("num_hidden_layers")):
-        block = f"{path}.encoder.layers.{number}"
-        modules += (
-            layer_norm("layer_norm1", hidden),
+    depth = vision.layers("num_hidden_layers")
+    built = depth if layers is None else layers
+
+    def block(name: str) -> tuple[Module, ...]:
+        return (
+            layer_norm("norms", 2 * hidden),
             tower_query_key_value(
                 quantization,
-                f"{block}.self_attn",
+                f"{name}.self_attn",
                 "qkv_proj",
                 hidden,
                 heads,
@@ -73,13 +76,21 @@ def siglip2_tower(quantization: Quantization, vision: Fields, *, path: str) -> t
                 parts=("q_proj", "k_proj", "v_proj"),
             ),
             tower_linear(
-                quantization, f"{block}.self_attn", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True
+                quantization, f"{name}.self_attn", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True
             ),
-            layer_norm("layer_norm2", hidden),
-            tower_linear(quantization, f"{block}.mlp", "fc1", hidden, width, Split.COLUMN, bias=True),
-            tower_linear(quantization, f"{block}.mlp", "fc2", width, hidden, Split.ROW, bias=True),
+            *siglip_mlp(quantization, f"{name}.mlp", hidden, width),
         )
-    return (*modules, layer_norm("post_layernorm", hidden))
+
+    modules: list[Module] = [
+        convolution("patch_embedding", vision.integer("num_channels"), hidden, patch * patch),
+        Tensor("position_embedding", TOWER, (Units(vision.integer("num_patches")),), columns=hidden),
+    ]
+    for number in range(built):
+        modules += block(f"{path}.encoder.layers.{number}")
+    norm = layer_norm("post_layernorm", hidden)
+    if layers is None:
+        return (*modules, norm)
+    return (*modules, *left_out((*block("") * (depth - built), norm)))
 
 
 def siglip_tower(
@@ -154,6 +165,55 @@ def siglip_tower(
     if pooling_head:
         modules += pooling(mlp, f"{path}.head", hidden, width)
     return (*modules, *left_out(rest if wanted else (*rest, norm)))
+
+
+NAVIT: Mapping[str, Any] = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "num_patches": -1,
+    "image_size": 512,
+    "patch_size": 16,
+    "hidden_stride": 2,
+}
+"""The tower of Ovis 2.5."""
+
+
+def siglip_navit_tower(quantization: Quantization, vision: Fields, *, path: str) -> tuple[Module, ...]:
+    """SigLIP 2 with rotary positions and, unless told otherwise, its learned ones."""
+    hidden, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
+    width, patch = vision.integer("intermediate_size"), vision.integer("patch_size")
+    size = even_head_size(vision, hidden, heads)
+    given = vision.integer("num_patches", minimum=-1)
+    positions = given if given > 0 else (vision.integer("image_size") // patch) ** 2
+    modules: list[Module] = [
+        convolution("patch_embedding", vision.integer("num_channels"), hidden, patch * patch),
+        Tensor("inv_freq", TOWER, (Units(size // 4),), element_bytes=FLOAT32_BYTES, buffer=True),
+    ]
+    if vision.flag("preserve_original_pe", default=True):
+        modules.append(Tensor("position_embedding", TOWER, (Units(positions),), columns=hidden))
+    for number in range(vision.layers("num_hidden_layers")):
+        block = f"{path}.encoder.layers.{number}"
+        modules += (
+            layer_norm("norms", 2 * hidden),
+            tower_query_key_value(
+                quantization,
+                f"{block}.self_attn",
+                "qkv_proj",
+                hidden,
+                heads,
+                size,
+                bias=True,
+                parts=("q_proj", "k_proj", "v_proj"),
+            ),
+            tower_linear(
+                quantization, f"{block}.self_attn", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True
+            ),
+            *siglip_mlp(quantization, f"{block}.mlp", hidden, width),
+        )
+    return (*modules, layer_norm("post_layernorm", hidden))
 
 
 def siglip_mlp(quantization: Quantization, path: str, hidden: int, width: int) -> tuple[Module, ...]:
