@@ -110,6 +110,9 @@ LAST_SERVED: Mapping[str, str] = {
 }
 """Last version that served an architecture which vLLM has dropped since (vLLM 0.33 `registry.py`)."""
 
+CONFIGURED_CLASSES: Mapping[str, str] = {"deepseek_vl_v2": "DeepseekVLV2ForCausalLM"}
+"""What the engine's own configuration classes fill in where none is named (vLLM 0.33 `transformers_utils/configs`)."""
+
 BASE_CLASSES: Mapping[str, str] = {
     "apertus": "ApertusModel",
     "arcee": "ArceeModel",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 from service.sizing.errors import InvalidConfig, NotUnderstood
-from service.sizing.model.architectures import BASE_CLASSES, LAST_SERVED, WITHOUT_PIPELINE
+from service.sizing.model.architectures import BASE_CLASSES, CONFIGURED_CLASSES, LAST_SERVED, WITHOUT_PIPELINE
 from service.sizing.model.families import POOLING, READERS
 from service.sizing.model.fields import Fields, Json
 from service.sizing.model.quantization import attention_scales, read_quantization
@@ -108,13 +108,13 @@ def read_model(name: str, config: Json, hf_quant_config: Json | None = None) -> 
 def find_architecture(root: Fields) -> tuple[str, Resolution]:
     """The first class named that is understood, and how it is served.
 
-    Where a configuration names no class, the engine takes transformers' base class of its model type, which it serves
-    as an embedding model.
+    Where a configuration names no class, the engine takes what its own configuration class fills in, else transformers'
+    base class of the model type, which it serves as an embedding model.
     """
     model_type = root.text("model_type", default="")
     named = root.texts("architectures")
-    if not named and model_type in BASE_CLASSES:
-        named = [BASE_CLASSES[model_type]]
+    if not named and (default := CONFIGURED_CLASSES.get(model_type) or BASE_CLASSES.get(model_type)):
+        named = [default]
     if not named:
         raise InvalidConfig("architectures", "architectures is missing: give a list with the model's class name")
     for architecture in named:
