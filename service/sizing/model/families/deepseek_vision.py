@@ -1,6 +1,7 @@
 """DeepSeek-VL2 and DeepSeek-OCR: DeepSeek decoders behind SigLIP, or behind SAM and a second encoder.
 
 Source: vLLM 0.33 `model_executor/models/deepseek_vl2.py`, `deepseek_ocr.py`, `deepseek_ocr2.py`, `deepencoder2.py`,
+`unlimited_ocr.py`,
 `transformers_utils/configs/deepseek_vl2.py`.
 """
 
@@ -61,7 +62,9 @@ def projector(source: Source) -> tuple[Module, ...]:
     """The projector."""
     fields = (source.root.child("projector_config") or Fields({}, "projector_config")).completed(PROJECTOR_DEFAULTS)
     inputs, outputs = fields.integer("input_dim"), fields.integer("n_embed")
-    tag = source.root.text("tile_tag", default="tile_tag")
+    tag = source.root.text(
+        "tile_tag", default=TILE_TAG if source.architecture == "UnlimitedOCRForCausalLM" else "tile_tag"
+    )
     if tag != TILE_TAG:
         raise source.refuse("tile_tag", because=f"only tile_tag {TILE_TAG!r} is supported, not {tag!r}")
     match kind := fields.text("projector_type"):
@@ -153,6 +156,6 @@ def read(source: Source, tower: Callable[[Source], tuple[Module, ...]]) -> Model
 
 READERS = {
     "DeepseekVLV2ForCausalLM": partial(read, tower=split_mlp_tower),
-    "DeepseekOCRForCausalLM": partial(read, tower=page_tower),
+    **dict.fromkeys(("DeepseekOCRForCausalLM", "UnlimitedOCRForCausalLM"), partial(read, tower=page_tower)),
     "DeepseekOCR2ForCausalLM": partial(read, tower=decoder_tower),
 }

@@ -1,20 +1,29 @@
 """MiniCPM-V and MiniCPM-o: Llama or Qwen behind a SigLIP of any grid, whose patches a resampler reads.
 
-Source: vLLM 0.33 `model_executor/models/minicpmv.py`, `minicpmo.py`, `idefics2_vision_model.py`,
+Source: vLLM 0.33 `model_executor/models/minicpmv.py`, `minicpmv4_6.py`, `minicpmo.py`,
+`idefics2_vision_model.py`,
 `layers/resampler.py`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from service.sizing.model.families.dense import READERS as DENSE
 from service.sizing.model.families.multimodal import Tied, behind, tower_config
+from service.sizing.model.families.qwen3_next import read_qwen3_5
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Split, Tensor, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
-from service.sizing.model.towers.parts import PROJECTOR, layer_norm, tower_linear, whole_linear
-from service.sizing.model.towers.siglip import siglip_tower
+from service.sizing.model.towers.parts import (
+    PROJECTOR,
+    layer_norm,
+    tower_linear,
+    tower_query_key_value,
+    whole_linear,
+)
+from service.sizing.model.towers.siglip import SIGLIP, siglip_tower
 from service.sizing.model.towers.whisper import WHISPER, whole_encoder
 
 VISION_LANGUAGE: Mapping[str, str] = {
@@ -126,7 +135,49 @@ def read(source: Source, *, versions: Mapping[str, str], default: str, hears: bo
     return behind(towers, DENSE[versions[named]], tied=Tied.TEXT)(source)
 
 
+def merger_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of version 4.6: attention in windows merges patches on the way, an MLP merges them again."""
+    vision = tower_config(source).completed(SIGLIP)
+    depth, hidden = vision.layers("num_hidden_layers"), vision.integer("hidden_size")
+    heads, width = vision.integer("num_attention_heads"), vision.integer("intermediate_size")
+    size, merged = hidden // heads, 4 * hidden
+    rounds, quantization = source.root.integer("merger_times", default=1), source.quantization
+    if rounds != 1:
+        raise source.refuse("merger_times", because="a merger of several rounds is not known")
+    return (
+        *siglip_tower(
+            quantization,
+            vision,
+            path="vpm",
+            layers=depth - source.root.flag("drop_vision_last_layer", default=False),
+            final_norm=True,
+            numbered=False,
+            any_width=True,
+        ),
+        tower_query_key_value(quantization, "vit_merger.self_attn", "qkv_proj", hidden, heads, size, bias=True),
+        tower_linear(
+            quantization, "vit_merger.self_attn", "out_proj", Units(heads, size), hidden, Split.ROW, bias=True
+        ),
+        layer_norm("layer_norm1", hidden),
+        layer_norm("pre_norm", merged),
+        whole_linear("vit_merger.linear_1", merged, 4 * width),
+        whole_linear("vit_merger.linear_2", 4 * width, hidden),
+        layer_norm("merger.pre_norm", merged, tensor_class=PROJECTOR),
+        whole_linear("merger.linear_1", merged, merged, tensor_class=PROJECTOR),
+        whole_linear(
+            "merger.linear_2", merged, source.text.integer("hidden_size", default=4096), tensor_class=PROJECTOR
+        ),
+    )
+
+
+def read_with_merger(source: Source) -> ModelShape:
+    """Version 4.6: Qwen 3.5 behind the tower."""
+    text = replace(source, model_type="qwen3_5_text")
+    return read_qwen3_5(text, prefix="model.language_model", tower=merger_tower(source))
+
+
 READERS = {
+    "MiniCPMV4_6ForConditionalGeneration": read_with_merger,
     "MiniCPMV": partial(read, versions=VISION_LANGUAGE, default="2.5", hears=False),
     "MiniCPMO": partial(read, versions=OMNI_LANGUAGE, default="2.6", hears=True),
 }
