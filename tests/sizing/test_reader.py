@@ -88,8 +88,8 @@ class TestClass:
 
     def test_a_class_that_only_the_engine_knows_is_refused_by_name(self) -> None:
         """With the model type beside it."""
-        with pytest.raises(NotUnderstood, match=r"MolmoForCausalLM \(model_type molmo\)"):
-            read(architectures=["MolmoForCausalLM"], model_type="molmo")
+        with pytest.raises(NotUnderstood, match=r"OpenVLAForActionPrediction \(model_type openvla\)"):
+            read(architectures=["OpenVLAForActionPrediction"], model_type="openvla")
 
     def test_a_class_without_rules_that_the_engine_dropped_is_refused_in_its_words(self) -> None:
         """OuroForCausalLM was last served by vLLM 0.26 (`models/registry.py`)."""

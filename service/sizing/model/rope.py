@@ -1,12 +1,17 @@
 """Sizes of rotary tables, as vLLM 0.33 `layers/rotary_embedding` builds them."""
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from service.sizing.errors import InvalidConfig
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Tensor, TensorClass, Units
 from service.sizing.model.shape import RopeTable
 from service.sizing.model.source import Source, rope_kind
+
+Kind = TypeVar("Kind")
 
 STRETCHED = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 """Scalings whose table covers the original context times the factor."""
@@ -62,6 +67,31 @@ def rotary_table(
     if kind == "longrope":
         return RopeTable(original_positions(source, rope, positions) + positions, size, 2)
     return None
+
+
+def settings_key(settings: Fields) -> object:
+    """What the engine knows a table by: tables of equal settings are one."""
+    return tuple(
+        (name, value if isinstance(value, int | float | str) else str(value))
+        for name, value in sorted(settings.values.items())
+    )
+
+
+def used_by(kinds: Sequence[Kind], tables: Mapping[Kind, tuple[object, RopeTable]]) -> tuple[RopeTable, ...]:
+    """The tables of layers of several kinds, each with the layers that use it.
+
+    Parameters
+    ----------
+    kinds : sequence
+        The kind of every layer.
+    tables : mapping
+        Of each kind, what its settings are known by and its table; kinds with equal settings share one.
+    """
+    placed = dict[object, tuple[RopeTable, set[int]]]()
+    for index, kind in enumerate(kinds):
+        key, table = tables[kind]
+        placed.setdefault(key, (table, set()))[1].add(index)
+    return tuple(replace(table, layers=frozenset(layers)) for table, layers in placed.values())
 
 
 def rotary_size(source: Source, head_size: int, partial: float | None = None, settings: Fields | None = None) -> int:

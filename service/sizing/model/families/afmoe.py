@@ -81,10 +81,12 @@ AFMOE = Recipe(
 
 
 def read_afmoe(source: Source) -> ModelShape:
-    """Afmoe; without sliding layers there is no rotary table."""
+    """Afmoe; full layers have no rotary table."""
     prepared = layers(source)
-    slides = any(prepared.windows(prepared.text.layers("num_hidden_layers")))
-    return read(source, replace(AFMOE, rotary=slides))
+    windows = prepared.windows(prepared.text.layers("num_hidden_layers"))
+    sliding = frozenset(index for index, window in enumerate(windows) if window)
+    model = read(source, AFMOE)
+    return replace(model, rope_tables=tuple(replace(table, layers=sliding) for table in model.rope_tables))
 
 
 READERS = {"AfmoeForCausalLM": read_afmoe}

@@ -3,7 +3,7 @@
 Source: vLLM 0.33 `model_executor/models/gemma2.py`, `gemma3.py`, `gemma3_mm.py`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from service.sizing.model.families.recipe import HeadNorms, Recipe
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, Units
 from service.sizing.model.resolution import without_head
-from service.sizing.model.rope import rotary_table
+from service.sizing.model.rope import rotary_table, settings_key, used_by
 from service.sizing.model.shape import ModelShape, RopeTable
 from service.sizing.model.source import SLIDING_ATTENTION, Source
 from service.sizing.model.towers import layer_norm, siglip_tower
@@ -108,22 +108,17 @@ def rotary_settings(source: Source, kind: str, base_field: str, base: float) -> 
     return Fields({**values, **scaling.values}, scaling.path) if scaling else Fields(values, settings.path)
 
 
-def rotary_tables(source: Source, head_size: int, kinds: Collection[str]) -> tuple[RopeTable, ...]:
+def rotary_tables(source: Source, head_size: int, kinds: Sequence[str]) -> tuple[RopeTable, ...]:
     """Tables of full and of sliding layers, which are one where their settings are the same."""
-    settings = list[Fields]()
-    if "full_attention" in kinds:
-        settings.append(rotary_settings(source, "full_attention", "rope_theta", GLOBAL_BASE))
-    if SLIDING_ATTENTION in kinds:
-        settings.append(rotary_settings(source, SLIDING_ATTENTION, "rope_local_base_freq", LOCAL_BASE))
-    if len(settings) > 1 and settings[0].values == settings[1].values:
-        del settings[1]
-    tables = list[RopeTable]()
-    for each in settings:
-        table = rotary_table(source, head_size, settings=each)
+    fields = {"full_attention": ("rope_theta", GLOBAL_BASE), SLIDING_ATTENTION: ("rope_local_base_freq", LOCAL_BASE)}
+    tables = dict[str, tuple[object, RopeTable]]()
+    for kind in dict.fromkeys(kinds):
+        settings = rotary_settings(source, kind, *fields[kind])
+        table = rotary_table(source, head_size, settings=settings)
         if table is None:
-            raise source.refuse(each.path, because="its rotary scaling is not understood")
-        tables.append(table)
-    return tuple(tables)
+            raise source.refuse(settings.path, because="its rotary scaling is not understood")
+        tables[kind] = settings_key(settings), table
+    return used_by(kinds, tables)
 
 
 def read_gemma3(source: Source, *, causal: bool = True) -> ModelShape:

@@ -14,7 +14,7 @@ from service.sizing.model.families.multimodal import Tied, behind
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Embedding, Module, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
-from service.sizing.model.rope import rotary_table
+from service.sizing.model.rope import rotary_table, settings_key, used_by
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import SLIDING_ATTENTION, Source
 from service.sizing.model.towers.gemma4 import audio_tower, unified_embedders, vision_tower
@@ -109,8 +109,9 @@ def rotary_tables(source: Source, kinds: list[str], heads: list[Heads]) -> tuple
     """The tables of sliding and of full layers; settings that name no kinds hold for both, with a base for each."""
     text = source.text
     given = text.child("rope_parameters") or Fields(ROPE, "rope_parameters")
-    tables = dict[tuple[int, str], RopeTable]()
-    for kind, size in dict.fromkeys(zip(kinds, (each.size for each in heads), strict=True)):
+    tables = dict[tuple[str, int], tuple[object, RopeTable]]()
+    layers = list(zip(kinds, (each.size for each in heads), strict=True))
+    for kind, size in dict.fromkeys(layers):
         settings = given.child(kind)
         if settings is None:
             local = {"rope_theta": text.number("rope_local_base_freq", default=LOCAL_BASE)}
@@ -118,8 +119,8 @@ def rotary_tables(source: Source, kinds: list[str], heads: list[Heads]) -> tuple
         table = rotary_table(source, size, settings=settings)
         if table is None:
             raise source.refuse(given.path, because="its rotary scaling is not understood")
-        tables[size, str(sorted(settings.values.items()))] = table
-    return tuple(tables.values())
+        tables[kind, size] = (size, settings_key(settings)), table
+    return used_by(layers, tables)
 
 
 def attention(

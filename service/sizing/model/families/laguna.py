@@ -12,7 +12,7 @@ from service.sizing.model.assembly import assemble, build_layers, counted_kinds,
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.quantization import Quantization
-from service.sizing.model.rope import rotary_table
+from service.sizing.model.rope import rotary_table, settings_key, used_by
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import FULL_ATTENTION, SLIDING_ATTENTION, Source
 
@@ -98,7 +98,7 @@ def rotary_tables(source: Source, kinds: list[str], size: int) -> tuple[RopeTabl
     text = source.text
     given = source.rope() or Fields(ROPE, "rope_parameters")
     nested = any(isinstance(value, Mapping) for value in given.values.values())
-    tables = dict[str, RopeTable]()
+    tables = dict[str, tuple[object, RopeTable]]()
     for kind in dict.fromkeys(kinds):
         settings = text.child("swa_rope_parameters") if kind == SLIDING_ATTENTION else None
         if settings is None and nested:
@@ -107,8 +107,8 @@ def rotary_tables(source: Source, kinds: list[str], size: int) -> tuple[RopeTabl
         table = rotary_table(source, size, settings=settings)
         if table is None:
             raise source.refuse(settings.path, because="its rotary scaling is not understood")
-        tables[str(sorted(settings.values.items(), key=str))] = table
-    return tuple(tables.values())
+        tables[kind] = settings_key(settings), table
+    return used_by(kinds, tables)
 
 
 def read_laguna(source: Source) -> ModelShape:

@@ -4,6 +4,7 @@ Source: vLLM 0.33 `model_executor/models/llama4.py`, `mllama4.py`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from service.sizing.model import blocks
@@ -103,6 +104,7 @@ def read_llama4(source: Source) -> ModelShape:
         )
 
     table = rotary_table(source, size) if any(rotated) else None
+    turned = frozenset(index for index, turns in enumerate(rotated) if turns)
     if any(rotated) and table is None:
         raise source.refuse("rope_scaling", because=f"rotary scaling {source.rope_type()!r} is not understood")
     return assemble(
@@ -114,7 +116,7 @@ def read_llama4(source: Source) -> ModelShape:
         heads=heads,
         kv_heads=kv_heads,
         experts=text.integer("num_local_experts", "num_experts"),
-        rope_tables=(table,) if table else (),
+        rope_tables=(replace(table, layers=turned),) if table else (),
     )
 
 

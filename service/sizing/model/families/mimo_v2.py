@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
-from service.sizing.model.rope import rotary_size
+from service.sizing.model.rope import rotary_size, used_by
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import Source
 
@@ -100,12 +100,12 @@ def rotary_tables(source: Source, kinds: list[bool], full: Heads, sliding: Heads
     """One table for each kind of layer, unless heads and bases are the same; the scaling is never used."""
     text = source.text
     positions, base = text.integer("max_position_embeddings"), text.number("rope_theta", default=ROTARY_BASE)
-    tables = dict[tuple[int, float], RopeTable]()
+    tables = dict[bool, tuple[object, RopeTable]]()
     for slides in dict.fromkeys(kinds):
         size = (sliding if slides else full).size
         own_base = text.number("swa_rope_theta", default=base) if slides else base
-        tables[size, own_base] = RopeTable(positions, rotary_size(source, size), 2)
-    return tuple(tables.values())
+        tables[slides] = (size, own_base), RopeTable(positions, rotary_size(source, size), 2)
+    return used_by(kinds, tables)
 
 
 def read_mimo_v2(source: Source) -> ModelShape:

@@ -11,7 +11,7 @@ from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
-from service.sizing.model.rope import rotary_table
+from service.sizing.model.rope import rotary_table, settings_key, used_by
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import FULL_ATTENTION, SLIDING_ATTENTION, Source
 
@@ -109,14 +109,14 @@ def rotary_settings(source: Source, kinds: list[str], kind: str) -> Fields:
 
 def rotary_tables(source: Source, kinds: list[str], head_size: int) -> tuple[RopeTable, ...]:
     """One table for each kind of layer, unless their settings are the same."""
-    tables = dict[str, RopeTable]()
+    tables = dict[str, tuple[object, RopeTable]]()
     for kind in dict.fromkeys(kinds):
         settings = rotary_settings(source, kinds, kind)
         table = rotary_table(source, head_size, settings=settings)
         if table is None:
             raise source.refuse(settings.path, because="its rotary scaling is not understood")
-        tables[str(sorted(settings.values.items(), key=str))] = table
-    return tuple(tables.values())
+        tables[kind] = settings_key(settings), table
+    return used_by(kinds, tables)
 
 
 def expert_block(source: Source, path: str, hidden: int) -> tuple[Module, ...]:
