@@ -16,6 +16,7 @@ from service.sizing.performance import (
     compared,
     corrected_by,
     predict,
+    state_of,
     tpot_ms,
 )
 from service.sizing.performance.accuracy import Run, evaluate
@@ -211,9 +212,11 @@ def test_the_callers_bandwidth_fraction_replaces_the_fitted_ones() -> None:
 
 
 def test_ranking_uses_the_value_that_is_shown() -> None:
-    """The cheap central value is the prediction's."""
-    served, load = replica("gpt-oss-120b", "h100-sxm", Layout(2)), Load(24, 2048, 512)
-    assert tpot_ms(served, load) == predict(served, load).tpot_ms.value
+    """The cheap central values are the prediction's; throughput is that of one copy."""
+    served, load = replica("llama-70b", "h100-sxm", Layout(2, 1, 2)), Load(24, 2048, 512)
+    found = predict(served, load)
+    assert tpot_ms(served, load) == found.tpot_ms.value
+    assert state_of(served, load).requests_per_second * 2 == pytest.approx(found.requests_per_second)
 
 
 def test_a_measured_point_moves_the_prediction_to_it() -> None:

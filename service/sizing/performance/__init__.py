@@ -6,7 +6,8 @@
 from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, corrected_by
 from service.sizing.performance.objectives import CurvePoint, curve, keeps, largest_concurrency, largest_rate
 from service.sizing.performance.parameters import vllm
-from service.sizing.performance.prediction import Load, Prediction, Replica, compared, predict, tpot_ms
+from service.sizing.performance.prediction import Load, Prediction, Replica, compared, predict, state_of, tpot_ms
+from service.sizing.performance.serving import State
 
 __all__ = [
     "UNCORRECTED",
@@ -17,6 +18,7 @@ __all__ = [
     "MeasuredPoint",
     "Prediction",
     "Replica",
+    "State",
     "compared",
     "corrected_by",
     "curve",
@@ -24,6 +26,7 @@ __all__ = [
     "largest_concurrency",
     "largest_rate",
     "predict",
+    "state_of",
     "tpot_ms",
     "vllm",
 ]

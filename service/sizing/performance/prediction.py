@@ -251,9 +251,14 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
     )
 
 
+def state_of(replica: Replica, load: Load) -> State:
+    """One copy at the load's concurrency, central values without bands: cheap enough to rank many layouts by."""
+    return copy_of(replica, load.prompt_tokens, load.output_tokens).at(load.concurrency)
+
+
 def tpot_ms(replica: Replica, load: Load) -> float:
-    """The central time per output token at the load's concurrency: what layouts are ranked by."""
-    return copy_of(replica, load.prompt_tokens, load.output_tokens).at(load.concurrency).tpot_s * 1000
+    """The central time per output token at the load's concurrency."""
+    return state_of(replica, load).tpot_s * 1000
 
 
 def compared(replica: Replica, point: MeasuredPoint) -> Compared:
