@@ -25,6 +25,7 @@ from service.api import (
     system,
     topology,
 )
+from service.api.head import HeadAsGet
 from service.api.openapi import document
 from service.api.operation import Operation, routes_of
 from service.api.problems import EXCEPTION_HANDLERS
@@ -123,7 +124,7 @@ def build_app(settings: Settings) -> Litestar:
     async def openapi() -> Response[bytes]:
         return Response(published, media_type="application/json")
 
-    return Litestar(
+    app = Litestar(
         route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(contract)],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
@@ -131,6 +132,8 @@ def build_app(settings: Settings) -> Litestar:
         request_max_body_size=MAX_BODY_BYTES * 8,
         state=State({}),
     )
+    app.asgi_handler = HeadAsGet(app.asgi_handler)
+    return app
 
 
 def _load(engine: Engine) -> Snapshot:
