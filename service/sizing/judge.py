@@ -151,7 +151,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         return Refusal(
             "context_too_long",
             f"conversations of {workload.context_tokens} tokens are longer than the {longest} that can be served",
-            fix=f"ask for at most {longest} tokens" if longest else None,
+            fix=_longer(question, longest),
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
     copy = layout if model.experts else one_copy(layout)
@@ -202,6 +202,13 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         ),
         warnings=warnings,
     )
+
+
+def _longer(question: Question, longest: int) -> str:
+    """What lets a conversation be served that is longer than the model or a given limit allow."""
+    context = question.workload.context_tokens
+    raised = f", or use --max-model-len {context}" if context <= question.model.max_context_tokens else ""
+    return f"ask for at most {longest} tokens{raised}"
 
 
 def _shorter(cache: CacheLayout, blocks: int, sequences: int, longest: int) -> str | None:

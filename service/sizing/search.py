@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from service.sizing.answer import Answer, CurvePoint, Rejection
 from service.sizing.engine.profile import profile_for
+from service.sizing.engine.validity import SPLITTING
 from service.sizing.judge import Feasible, judge, layout_answer
-from service.sizing.layouts import Layout, candidates, counts_to_try
+from service.sizing.layouts import Layout, candidates, counts_to_try, narrower
 from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.present import model_answer, present
 from service.sizing.pricing import cost_per_hour, offer_for, plain
 from service.sizing.quantities import GIB
 from service.sizing.question import Machine, Question, RankBy
+from service.sizing.remedies import MORE_MEMORY, remedy
 from service.sizing.times import token_ms, tokens_per_second
 
 DEFAULT_MOST_GPUS = 16
@@ -119,6 +122,7 @@ class Searched:
     """The counts of one question that were looked at, each judged once."""
 
     def __init__(self, question: Question) -> None:
+        self.asked = question
         self.question = replace(question, layout=None) if question.layout is not None else question
         self.order = ranking(question.rank_by)
         self.known: dict[tuple[int, int], Counted] = {}
@@ -137,16 +141,29 @@ class Searched:
                 return found[0]
         return None
 
+    @property
+    def given_layout(self) -> bool:
+        """Whether the caller gave the layout."""
+        return self.asked.layout is not None
+
+    def changed(self, counted: Counted, question: Question) -> Feasible | None:
+        """What another question gives on the same GPUs; None where it is refused."""
+        if question.layout is not None:
+            verdict = judge(question, counted.machine, question.layout)
+            return verdict if isinstance(verdict, Feasible) else None
+        return next(iter(Searched(question).at_count(counted.machine, counted.gpu_count).feasible), None)
+
     def _judged(self, machine: Machine, gpu_count: int) -> Counted:
         model = self.question.model
-        layouts = candidates(
-            gpu_count,
-            gpus_per_node=machine.gpus_per_node,
-            gpus_per_domain=machine.gpus_per_domain,
-            has_experts=routed_experts(model) is not None,
-        )
+        experts = routed_experts(model) is not None
+        node, domain = machine.gpus_per_node, machine.gpus_per_domain
+        layouts = candidates(gpu_count, gpus_per_node=node, gpus_per_domain=domain, has_experts=experts)
         verdicts = [judge(self.question, machine, layout) for layout in layouts]
         feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
+        if not feasible and _is_cut_badly(layouts, verdicts):
+            layouts = narrower(gpu_count, gpus_per_node=node, gpus_per_domain=domain, has_experts=experts)
+            verdicts += [judge(self.question, machine, layout) for layout in layouts]
+            feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
         if not feasible and is_latent(model):
             # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
             verdicts += [
@@ -161,6 +178,16 @@ class Searched:
         return Counted(machine, gpu_count, (), min(refused, key=_severity))
 
 
+def _is_cut_badly(layouts: Sequence[Layout], verdicts: Sequence[Feasible | Rejection]) -> bool:
+    """Whether one copy over all GPUs cannot be cut as the links would have it: the engine refuses, or no size fits."""
+    whole = [
+        verdict
+        for layout, verdict in zip(layouts, verdicts, strict=True)
+        if layout.data_parallel_size == 1 and not layout.expert_parallel
+    ]
+    return all(isinstance(verdict, Rejection) and verdict.code in SPLITTING for verdict in whole)
+
+
 def _severity(rejection: Rejection) -> tuple[int, int]:
     """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
     if rejection.code in FUNDAMENTAL:
@@ -172,23 +199,48 @@ def _severity(rejection: Rejection) -> tuple[int, int]:
 
 
 def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
-    """A rejection with the nearest fix; for lack of memory that is the smallest count that serves."""
-    if rejection.code not in MEMORY:
-        return rejection
-    serving = searched.smallest_serving(counted.machine, counted.gpu_count)
-    if serving is None:
-        return rejection
+    """A rejection with the nearest fix: for lack of memory the smallest count that serves, and what else would do."""
+    fixes = list[str]()
+    if rejection.code in MEMORY and (larger := searched.smallest_serving(counted.machine, counted.gpu_count)):
+        fixes.append(f"use {_described(larger.layout)}")
+    if own := _own_fix(searched, counted, rejection):
+        fixes.append(own)
+    if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
+        fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
+    if not fixes and rejection.code in MEMORY:
+        fixes.append(MORE_MEMORY)
+    return replace(rejection, fix=", or ".join(fixes) or None)
+
+
+def _own_fix(searched: Searched, counted: Counted, rejection: Rejection) -> str | None:
+    """What the refusing rule advises, or else a change of the caller's settings that serves on the same GPUs."""
+    shortened = searched.asked.engine.max_model_len is not None and rejection.code == "context_does_not_fit"
+    if rejection.fix is not None and not shortened:
+        return rejection.fix
+    if shortened and (found := searched.changed(counted, _without_length(searched.asked))):
+        # What the rule advises may be shorter than the conversations.
+        return f"use --max-model-len {found.settled.safe_length}"
+    if rejection.code in FUNDAMENTAL:
+        return None
+    return remedy(searched.asked, partial(searched.changed, counted))
+
+
+def _without_length(question: Question) -> Question:
+    return replace(question, engine=replace(question.engine, max_model_len=None))
+
+
+def _described(layout: Layout) -> str:
+    """A count of GPUs and how they are used, for a sentence."""
     sizes = ", ".join(
         f"{name} {size}"
         for name, size in (
-            ("tensor parallel size", serving.layout.tensor_parallel_size),
-            ("pipeline parallel size", serving.layout.pipeline_parallel_size),
-            ("data parallel size", serving.layout.data_parallel_size),
+            ("tensor parallel size", layout.tensor_parallel_size),
+            ("pipeline parallel size", layout.pipeline_parallel_size),
+            ("data parallel size", layout.data_parallel_size),
         )
         if size > 1
     )
-    more = f"use {serving.layout.gpu_count} GPUs" + (f" ({sizes})" if sizes else "")
-    return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
+    return f"{layout.gpu_count} GPU{'s' if layout.gpu_count > 1 else ''}" + (f" ({sizes})" if sizes else "")
 
 
 def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:
