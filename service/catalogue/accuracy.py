@@ -4,15 +4,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from service.catalogue.snapshot import Snapshot, UnknownName
 from service.catalogue.startups import StartupRecord, point_of
 from service.sizing.calibration import StartupPoint
-from service.sizing.errors import SizingError
+from service.sizing.evidence import Kind, MeasuredError, kind_of
 from service.sizing.fit import Fitted, corrected, fit
 from service.sizing.hardware import Link
 from service.sizing.quantities import GIB, Doc
+
+if TYPE_CHECKING:
+    from service.catalogue.snapshot import Snapshot
 
 FLAT_BYTES = 2 * GIB
 """A common rule: the same working space everywhere."""
@@ -42,6 +44,7 @@ class Compared:
     record: StartupRecord
     architecture: str
     release: str
+    kind: Kind
     measured: int
     predicted: int
     calibrated: int
@@ -72,9 +75,18 @@ RULES: Mapping[str, Callable[[Compared], int]] = {
 """Rules that are compared, by name."""
 
 
-def compared(snapshot: Snapshot) -> tuple[Compared, ...]:
-    """Every accepted startup whose model and GPU the catalogue can size, beside its prediction."""
+def compared(snapshot: "Snapshot") -> tuple[Compared, ...]:
+    """Every accepted startup whose model and GPU can be sized, beside its prediction."""
     return tuple(each for record in snapshot.startups for each in _compared(snapshot, record))
+
+
+def errors_by_kind(startups: Iterable[Compared]) -> Mapping[Kind, MeasuredError]:
+    """How far the formulas alone were off, by kind of deployment."""
+    found = dict[Kind, MeasuredError]()
+    for group in grouped(startups, lambda each: str(each.kind)).values():
+        off = errors(group, RULES["predicted"])
+        found[group[0].kind] = MeasuredError(off.startups, off.median_percent, off.p90_percent)
+    return found
 
 
 def errors(startups: Sequence[Compared], rule: Callable[[Compared], int]) -> Errors:
@@ -94,13 +106,12 @@ def grouped(startups: Iterable[Compared], key: Callable[[Compared], str]) -> Map
     return dict(sorted(found.items()))
 
 
-def _compared(snapshot: Snapshot, record: StartupRecord) -> Iterator[Compared]:
+def _compared(snapshot: "Snapshot", record: StartupRecord) -> Iterator[Compared]:
     point, measured = point_of(record), record.measurement
     if point is None or measured.available_kv_gib is None or measured.available_kv_gib <= 0:
         return
-    try:
-        model, gpu = snapshot.model(measured.model).shape_at("checkpoint"), snapshot.gpu(measured.gpu).gpu()
-    except (UnknownName, SizingError):
+    model, gpu = snapshot.started_model(measured.model), snapshot.known_gpu(measured.gpu)
+    if model is None or gpu is None:
         return
     link = gpu.link if measured.link is None else Link(measured.link)
     fitted = fit(model, point.layout, gpu, link, point.options)
@@ -118,6 +129,7 @@ def _compared(snapshot: Snapshot, record: StartupRecord) -> Iterator[Compared]:
         record=record,
         architecture=model.architecture,
         release=f"{point.release[0]}.{point.release[1]}",
+        kind=kind_of(model, gpu, point.release),
         measured=room,
         predicted=budget - _taken(fitted),
         calibrated=budget - _taken(moved),

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.sizing.calibration import StartupPoint
+from service.sizing.calibration import Neighbour, StartupPoint
 from service.sizing.cost.offer import Offer
 from service.sizing.engine.options import EngineOptions
+from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
@@ -83,7 +84,8 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `calibrations` are measured startups of the model by GPU slug; `offers` the prices that a plan may rest on, by
+    `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `memory_errors`
+    how far predictions of memory were off by kind of deployment; `offers` the prices that a plan may rest on, by
     `Machine.instance` or else GPU slug, the cheapest of each machine size. `catalogue_revision` and `rules_version` are
     repeated in the answer, so that it can be computed again.
     """
@@ -100,6 +102,8 @@ class Question:
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
+    neighbours: Mapping[str, tuple[Neighbour, ...]] = field(default_factory=dict[str, tuple[Neighbour, ...]])
+    memory_errors: Mapping[Kind, MeasuredError] = field(default_factory=dict[Kind, MeasuredError])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
     catalogue_revision: int = 0
     rules_version: int = 0
