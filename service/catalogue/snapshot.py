@@ -217,10 +217,14 @@ class Snapshot:
 
     def started_model(self, name: str) -> ModelShape | None:
         """The checkpoint that a startup names: of the catalogue, else composed; None: not known, or not understood."""
-        record = self._models_by_name.get(name.casefold())
+        record = self.known_model(name)
         if record is None:
             return startup_model(name)
         return None if isinstance(record.reading, SizingError) else record.reading
+
+    def known_model(self, name: str) -> ModelRecord | None:
+        """The model that a measurement names, where the catalogue holds it."""
+        return self._models_by_name.get(name.casefold())
 
     def known_gpu(self, slug: str) -> Gpu | None:
         """The card that a measurement names, where the catalogue holds it."""

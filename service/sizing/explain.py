@@ -1,7 +1,7 @@
 """In words a sales engineer can repeat: why, what is assumed, what to check, where each number comes from."""
 
 from service.sizing.answer import Origin
-from service.sizing.evidence import Evidence, Known, evidence_of, kind_of
+from service.sizing.evidence import HELD_OUT, Evidence, Known, evidence_of, kind_of
 from service.sizing.fit import Measured
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
@@ -138,9 +138,15 @@ def measured_error(found: Feasible) -> str:
         extrapolated = "" if era_of(settled.release).measured else "extrapolated, "
         return f"{extrapolated}no measurement ({kind})"
     several = "startups" if error.startups > 1 else "startup"
-    return (
+    said = (
         f"over {error.startups} measured {several} of such cases ({kind}) the predicted cache was off by "
         f"{error.median_percent:.1f} % in the median and {error.p90_percent:.1f} % in nine of ten"
+    )
+    if not era_of(settled.release).measured:
+        return f"{said}; the formulas are extrapolated there"
+    return (
+        f"{said}; the formulas were fitted to most of these, and {HELD_OUT.startups} startups kept out of the fit were "
+        f"off by {HELD_OUT.median_percent:.1f} % and {HELD_OUT.p90_percent:.1f} %"
     )
 
 
