@@ -28,6 +28,13 @@ class Tier(StrEnum):
 HALF_WIDTH = {Tier.EXACT: 0.05 * GIB, Tier.SAME_VERSION: 0.15 * GIB, Tier.SAME_ERA: 0.45 * GIB}
 """Half of the band left after a correction: what nine in ten held-out startups stayed within, and a little."""
 
+OTHER_BUILD_SAVES = 1 * GIB
+"""Most that a startup of another build or release may have taken less than predicted.
+
+One that took less ran other kernels, most likely another sampler: 3 to 5 GiB between builds of one release were seen.
+Relying on it would promise what this build may not keep; one that took more is heeded.
+"""
+
 OTHER_MODEL_SHARE = 0.5
 OTHER_MODEL_MOST = 0.3 * GIB
 """How much of what a startup of another model missed is expected of this one, and the most that is believed.
@@ -80,6 +87,7 @@ class Predicted:
     max_num_seqs: int
     max_num_batched_tokens: int
     eager: bool
+    first_engine: bool
     loaded: tuple[int, ...]
     bands: tuple[Band, ...]
 
@@ -169,7 +177,11 @@ def _order(match: Match) -> tuple[int, float]:
 
 def _reach(wanted: Predicted, point: StartupPoint, predicted: Predicted) -> Match | None:
     """How far a startup of the same model is: doublings of each size, and minor releases between."""
-    if era_of(point.release) is not era_of(wanted.release) or predicted.eager != wanted.eager:
+    if era_of(point.release) is not era_of(wanted.release):
+        return None
+    if (predicted.eager, predicted.first_engine) != (wanted.eager, wanted.first_engine):
+        return None
+    if point.version != wanted.version and _missed(point, predicted) < -OTHER_BUILD_SAVES:
         return None
     distance = _between(wanted, predicted)
     if point.version == wanted.version and distance == 0:

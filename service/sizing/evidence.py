@@ -8,7 +8,7 @@ from service.sizing.hardware import Gpu, Vendor
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import keeps_packed_cache
-from service.sizing.working_space import Release, era_of
+from service.sizing.working_space import FIRST_ENGINE, Release, era_of
 
 
 class Known(StrEnum):
@@ -71,8 +71,6 @@ def kind_of(model: ModelShape, gpu: Gpu, release: Release) -> Kind:
 MEASURED_CAPABILITIES = frozenset({(8, 0), (8, 9), (9, 0), (10, 0)})
 """Compute capabilities of which startups with weights and cache were fitted."""
 
-OLDEST_MEASURED = (0, 8)
-
 
 def evidence_of(model: ModelShape, layout: Layout, gpu: Gpu, release: Release) -> Evidence:
     """How well the working space of a layout is known."""
@@ -87,8 +85,8 @@ def evidence_of(model: ModelShape, layout: Layout, gpu: Gpu, release: Release) -
     reasons = list[str]()
     if not era_of(release).measured:
         reasons.append(f"no startup of vLLM {release[0]}.{release[1]} was fitted, so its source was followed")
-    if release < OLDEST_MEASURED:
-        reasons.append("releases before 0.8 were not fitted")
+    if era_of(release) is FIRST_ENGINE:
+        reasons.append("vLLM's first engine was fitted to a dozen startups of small cards")
     if gpu.compute_capability not in MEASURED_CAPABILITIES:
         reasons.append(f"no startup on cards like {gpu.name} was fitted")
     if layout.pipeline_parallel_size > 1:

@@ -85,6 +85,7 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
                 layout,
                 gpu,
                 each,
+                version=options.version,
                 release=number,
                 max_num_batched_tokens=cache.defaults.max_num_batched_tokens,
             )
@@ -108,6 +109,8 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
             max_num_seqs=cache.defaults.max_num_seqs,
             max_num_batched_tokens=cache.defaults.max_num_batched_tokens,
             graph_sizes=len(cache.defaults.cuda_graph_sizes),
+            first_engine=cache.defaults.first_engine,
+            cuts_prompts=cache.defaults.chunked_prefill,
         )
         + Band(extra.low - extra.value, 0, extra.high - extra.value)
         for stage, extra in enumerate(beyond)
@@ -163,6 +166,7 @@ def _predicted(fitted: Fitted, layout: Layout, version: str) -> calibration.Pred
         max_num_seqs=defaults.max_num_seqs,
         max_num_batched_tokens=defaults.max_num_batched_tokens,
         eager=not defaults.cuda_graph_sizes,
+        first_engine=defaults.first_engine,
         loaded=fitted.loaded,
         bands=fitted.bands,
     )

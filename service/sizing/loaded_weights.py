@@ -31,7 +31,13 @@ ROCM_SHARE = {(False, 16): 0.0, (False, 8): 0.0094, (True, 16): 0.027, (True, 8)
 """What AMD cards took beyond the parameters, by whether there are experts and by the bits of most weights."""
 
 ROCM_EXPERTS_HIGH = 0.37
-"""Some builds keep a second layout of 16-bit experts: up to this share more was measured."""
+ROCM_EXPERTS_REBUILT = 0.36
+REBUILT = "+rhai"
+"""Some builds keep a second layout of 16-bit experts: up to this share more was measured.
+
+All four builds of the vendor whose versions bear this mark did (Qwen3-VL 30B: 79.29 GiB of 57.9), one of upstream's did
+not.
+"""
 
 
 def loaded_beyond(
@@ -40,6 +46,7 @@ def loaded_beyond(
     gpu: Gpu,
     weights: StageWeights,
     *,
+    version: str | None,
     release: Release,
     max_num_batched_tokens: int,
 ) -> Band:
@@ -57,7 +64,7 @@ def loaded_beyond(
         exact += padded_experts(model, layout, first, end)
     if stage == 0:
         exact += deep_features(model, max_num_batched_tokens)
-    total = Band(exact, exact, exact) + rocm(model, gpu, weights)
+    total = Band(exact, exact, exact) + rocm(model, gpu, weights, version)
     if is_latent(model):
         total += LATENT_REMAINDER
     if stage == 0 and release < WHOLE_TOWER_UNTIL:
@@ -123,12 +130,15 @@ def _bytes(modules: tuple[Module, ...], layout: Layout, model: ModelShape) -> in
     return sum(module_bytes(modules, layout, model.element_bytes, router_kernels=True))
 
 
-def rocm(model: ModelShape, gpu: Gpu, weights: StageWeights) -> Band:
+def rocm(model: ModelShape, gpu: Gpu, weights: StageWeights, version: str | None) -> Band:
     """What AMD cards take more: padded rows, and for some builds a second layout of 16-bit experts."""
     if gpu.vendor is not Vendor.AMD:
         return NOTHING
     experts = routed_experts(model)
     bits = min(16, max(8, weight_bits(model)))
-    value = ROCM_SHARE.get((experts is not None, bits), 0.0) * weights.total_bytes
-    high = ROCM_EXPERTS_HIGH * weights.total_bytes if experts and bits == 16 else value + 0.01 * weights.total_bytes
-    return Band(0, value, max(value, high))
+    total = weights.total_bytes
+    if experts and bits == 16:
+        share = ROCM_EXPERTS_REBUILT if REBUILT in (version or "") else ROCM_SHARE[True, 16]
+        return Band(0, share * total, ROCM_EXPERTS_HIGH * total)
+    value = ROCM_SHARE.get((experts is not None, bits), 0.0) * total
+    return Band(0, value, value + 0.01 * total)

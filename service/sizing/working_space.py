@@ -73,7 +73,8 @@ class Era:
     charges_graphs : bool
         Whether an estimate of the CUDA graph pool is taken off the cache.
     expert_workspace : bool
-        Whether the expert kernels' buffers are counted; before, only those of block-quantised latent models are.
+        Whether the expert kernels' buffers are counted; before, only those of block-quantised latent models and, on
+        NVIDIA, of whole 8-bit experts in compressed-tensors are.
     """
 
     name: str
@@ -94,6 +95,21 @@ def _around(centres: Mapping[int, float], low: float = 0.0, high: float = 0.0) -
 
 PLAIN = _around({2: 0.387, 4: 0.468, 8: 0.735})
 FUSED = _around({2: 1.80, 4: 1.914, 8: 2.14})
+
+FIRST_ENGINE = Era(
+    name="the first engine",
+    measured=True,
+    logit_bytes=Band(14, 38, 38),
+    sampler_state=NOTHING,
+    base=gib(0.0, 0.08, 0.30),
+    # It measures before the communicators exist, so that their buffers count too.
+    fused={},
+    plain={2: gib(0.0, 0.25, 0.6), 4: gib(0.3, 1.0, 1.6), 8: gib(1.0, 2.1, 2.7)},
+    fuses=False,
+    charges_graphs=False,
+    expert_workspace=False,
+)
+"""vLLM's first engine (V0), fitted to a dozen startups of small cards; releases before 0.8 and cards before Ampere."""
 
 UP_TO_0_13 = Era(
     name="0.8 to 0.13",
@@ -164,6 +180,7 @@ FROM_0_21 = Era(
 )
 
 ERAS: tuple[tuple[Release, Era], ...] = (
+    ((0, 8), FIRST_ENGINE),
     ((0, 14), UP_TO_0_13),
     ((0, 17), UP_TO_0_16),
     ((0, 20), UP_TO_0_19),
@@ -172,8 +189,11 @@ ERAS: tuple[tuple[Release, Era], ...] = (
 """Each era with the first release after it."""
 
 ROCM_BASE = 1.058 * GIB
-ROCM_EIGHT = 1.462 * GIB
-"""What MI300X took beyond the rest, and more over eight cards."""
+ROCM_EIGHT = (1.462 + 0.42) * GIB
+"""What MI300X took beyond the rest, and more over eight cards.
+
+Over eight, the cache in blocks was 0.42 GiB smaller than the one printed for the first card: another card had less.
+"""
 
 UNMODELLED_BUFFERS = gib(0, 3, 8)
 """Room kept for the buffers of compressed latent attention, which no formula here covers: several GiB."""
@@ -248,7 +268,8 @@ def _kernel_needs_workspace(
     method = model.quantization or ""
     latent_blocks = method == "fp8" and is_latent(model) and gpu.vendor is Vendor.NVIDIA
     if not era.expert_workspace:
-        return latent_blocks and release < (0, 13)
+        whole_experts = method == "compressed-tensors" and experts.scheme.bits == 8 and layout.expert_parallel
+        return (latent_blocks and release < (0, 13)) or (whole_experts and gpu.vendor is Vendor.NVIDIA)
     if experts.scheme.bits >= 16:
         return True
     if method.startswith("modelopt") or experts.scheme.compute is Compute.SIXTEEN_BIT or experts.scheme.bits < 8:
@@ -322,12 +343,15 @@ def working_space(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     graph_sizes: int,
+    first_engine: bool = False,
+    cuts_prompts: bool = True,
 ) -> Band:
     """Working space of one GPU of a pipeline stage, in bytes.
 
-    The first stage encodes images, the last one samples.
+    The first stage encodes images, the last one samples. The first engine's profile run samples nothing where prompts
+    are cut: startups printed the activations of one layer alone.
     """
-    era = era_of(release)
+    era = FIRST_ENGINE if first_engine else era_of(release)
     tokens = max_num_batched_tokens
     total = (
         peak(
@@ -336,7 +360,7 @@ def working_space(
             layout,
             tokens=tokens,
             sequences=min(max_num_seqs, tokens),
-            samples=stage == layout.pipeline_parallel_size - 1,
+            samples=stage == layout.pipeline_parallel_size - 1 and not (first_engine and cuts_prompts),
         )
         + expert_workspace(era, model, layout, gpu, release, tokens)
         + era.base

@@ -101,6 +101,22 @@ def test_weights_of_another_model_or_precision_are_not_believed(factor: float) -
     assert recommended(plan(question(other))).calibration is None
 
 
+def test_another_build_that_saved_much_ran_other_kernels() -> None:
+    """A GiB less than predicted is not promised for another build or release; a GiB more is heeded, as is one's own."""
+    base = point()
+    predicted = base.overhead_bytes - GIB // 2
+    saved = replace(base, overhead_bytes=predicted - 2 * GIB)
+    wasted = replace(base, overhead_bytes=predicted + 2 * GIB)
+    for version in ("0.18.0+vendor.1", "0.19.0"):
+        assert recommended(plan(question(saved, version=version))).calibration is None
+        assert recommended(plan(question(wasted, version=version))).calibration is not None
+    other_layout = point(layout=Layout(2))
+    other_layout = replace(other_layout, overhead_bytes=other_layout.overhead_bytes - 2 * GIB)
+    own = recommended(plan(question(other_layout)))
+    assert own.calibration is not None
+    assert own.calibration.tier == "same_version"
+
+
 def test_the_nearest_wins_and_repeats_give_their_middle() -> None:
     """The same release before another one; of three repeats the one between."""
     base = point()
@@ -143,6 +159,7 @@ def neighbour(
         max_num_seqs=1024,
         max_num_batched_tokens=8192,
         eager=False,
+        first_engine=False,
         loaded=(8 * GIB,),
         bands=(Band(1 * GIB, 2 * GIB, 3 * GIB),),
     )

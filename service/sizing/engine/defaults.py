@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
-from service.sizing.engine.profile import BatchTier, EngineProfile
+from service.sizing.engine.profile import SMALL, BatchTier, EngineProfile, release
 from service.sizing.engine.refusal import Refusal
+from service.sizing.hardware import Vendor
 from service.sizing.layouts import Layout
-from service.sizing.model.shape import ModelShape, StateCache
+from service.sizing.model.shape import AttentionCache, ModelShape, StateCache
+from service.sizing.model.summary import has_tower, is_latent
 from service.sizing.quantities import GIB
 
 AUTO_FIT = -1
@@ -48,6 +50,8 @@ class EngineDefaults:
         Batch sizes captured; empty when eager.
     gpu_memory_utilization : float
         Fraction of the GPU's memory the engine may take.
+    first_engine : bool
+        Whether vLLM's first engine (V0) runs.
     """
 
     max_model_len: int
@@ -59,6 +63,7 @@ class EngineDefaults:
     chunked_prefill: bool
     cuda_graph_sizes: tuple[int, ...]
     gpu_memory_utilization: float
+    first_engine: bool
 
 
 def keeps_state(model: ModelShape) -> bool:
@@ -79,6 +84,39 @@ def batch_tier(profile: EngineProfile, device: Device) -> BatchTier:
         for tier in profile.batch_tiers
         if device.memory_bytes >= tier.memory_gib * GIB and not (tier.small_core_excluded and excluded)
     )
+
+
+SECOND_ENGINE_SINCE = (0, 8, 0)
+SECOND_ENGINE_ALONE_SINCE = (0, 11, 0)
+"""Releases since which the second engine (V1) is the default on Ampere and later, and since which there is no other."""
+
+LONG_CONTEXT = 32_768
+"""The first engine cuts longer prompts by default, so that its profile run does not take them whole."""
+
+
+def runs_first_engine(device: Device, options: EngineOptions, profile: EngineProfile) -> bool:
+    """Whether vLLM's first engine runs: before 0.8 everywhere, up to 0.10 on cards older than Ampere.
+
+    Source: vLLM 0.8.5 and 0.9 `engine/arg_utils.py: _is_v1_supported_oracle`.
+    """
+    number = release(options.version or profile.version) or profile.first
+    if number < SECOND_ENGINE_SINCE:
+        return True
+    return number < SECOND_ENGINE_ALONE_SINCE and device.vendor is Vendor.NVIDIA and device.capability < (8, 0)
+
+
+def first_engine_cuts_prompts(model: ModelShape, device: Device, max_model_len: int) -> bool:
+    """Whether the first engine cuts prompts to the step size by default.
+
+    Source: vLLM 0.8.5 `engine/arg_utils.py: _set_default_args_v0`.
+    """
+    windowed = any(
+        isinstance(cache, AttentionCache) and cache.window is not None
+        for layer in model.distinct
+        for cache in layer.caches
+    )
+    whole = windowed or has_tower(model) or is_latent(model) or keeps_state(model) or is_pooling(model)
+    return max_model_len > LONG_CONTEXT and device.vendor is Vendor.NVIDIA and not whole
 
 
 def is_pooling(model: ModelShape) -> bool:
@@ -122,8 +160,11 @@ def resolve_defaults(
 ) -> EngineDefaults | Refusal:
     """Engine arguments after defaults, or the refusal of sizes that contradict each other."""
     max_model_len = model.default_context_tokens if options.max_model_len in (None, AUTO_FIT) else options.max_model_len
-    tier = batch_tier(profile, device)
+    first_engine = runs_first_engine(device, options, profile)
+    tier = SMALL if first_engine else batch_tier(profile, device)
     chunked_prefill = not model.is_encoder_decoder
+    if first_engine:
+        chunked_prefill = chunked_prefill and first_engine_cuts_prompts(model, device, max_model_len)
     sequences = options.max_num_seqs or tier.max_num_seqs
     tokens = options.max_num_batched_tokens
     if tokens is None:
@@ -156,7 +197,7 @@ def resolve_defaults(
     elif keeps_state(model):
         prefix_caching = attends(model) and profile.hybrid_prefix_caching
     else:
-        prefix_caching = not model.is_encoder_decoder
+        prefix_caching = not model.is_encoder_decoder and not first_engine
     return EngineDefaults(
         max_model_len=max_model_len,
         max_num_seqs=sequences,
@@ -171,4 +212,5 @@ def resolve_defaults(
         gpu_memory_utilization=options.gpu_memory_utilization
         if options.gpu_memory_utilization is not None
         else profile.gpu_memory_utilization,
+        first_engine=first_engine,
     )
