@@ -5,6 +5,7 @@ from service.sizing.evidence import HELD_OUT, Evidence, Known, evidence_of, kind
 from service.sizing.fit import Measured
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
+from service.sizing.loaded_weights import quantises_unlisted
 from service.sizing.outside import little_room_outside
 from service.sizing.pricing import offer_for, price_warnings
 from service.sizing.quantities import GIB, Basis, ceil_div
@@ -92,6 +93,11 @@ def warnings(found: Feasible) -> tuple[str, ...]:
         lines.append("the plan spans nodes: the network between them is not modelled beyond an InfiniBand default")
     if found.layout.tensor_parallel_size > found.machine.gpus_per_node:
         lines.append("tensor parallel crosses nodes: every layer waits for the network")
+    if quantises_unlisted(question.model):
+        lines.append(
+            "the configuration quantises parts that published checkpoints of this kind leave in 16 bits: 3 % were "
+            "added to the weights; give the published configuration to have them counted"
+        )
     if question.precision not in ("checkpoint", "bf16"):
         lines.append(
             f"the plan is for a checkpoint of this model quantised to {question.precision}; the command names the "
