@@ -63,6 +63,9 @@ def disguises(text: str) -> Iterator[tuple[str, str]]:
     yield "commented out", prefixed(text, "# ")
     yield "coloured", re.sub(r"(INFO|WARNING|ERROR)", "\x1b[32m\\1\x1b[0m", text)
     yield "coloured, escape characters lost", re.sub(r"(INFO|WARNING|ERROR)", r"[32m\1[0m", text)
+    yield "quotation marks of a web page", text.replace("'", "&#39;").replace('"', "&quot;")
+    yield "quotation marks of a word processor", text.replace("'", "\u2019")
+    yield "marks for line breaks", text.replace("GiB", "GiB\u200b")
     yield "dates removed", re.sub(r"(INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d ", r"\1 ", text)
     yield (
         "Docker's JSON lines",

@@ -46,6 +46,13 @@ FIGURES = [
         "config and skipped memory profiling. This does not respect the gpu_memory_utilization config.",
         {"free_gib": 31.17, "reserved_kv_gib": 1.62, "available_kv_gib": 1.62},
     ),
+    (
+        # Printed by vLLM 0.6.4 on an H200.
+        "Memory profiling results: total_gpu_memory=139.80GiB initial_memory_usage=2.71GiB peak_torch_memory=2.38GiB "
+        "memory_usage_post_profile=2.81GiB non_torch_memory=0.73GiB kv_cache_size=122.71GiB "
+        "gpu_memory_utilization=0.90",
+        {"gpu_total_gib": 139.80, "non_torch_gib": 0.73, "available_kv_gib": 122.71},
+    ),
     ("GPU KV cache size: 1,391,344 tokens", {"kv_tokens": 1391344}),
     ("GPU KV cache size: 512 tokens", {"kv_tokens": 512}),
     (

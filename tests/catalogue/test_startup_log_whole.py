@@ -204,6 +204,33 @@ def test_data_parallel_engines_are_one_startup() -> None:
     assert (log.kv_tokens.low, log.kv_tokens.high) == (938504, 938514)
 
 
+def test_before_0_11_the_arguments_alone_count_the_engines() -> None:
+    """Each engine's configuration leaves the data parallel size out; both belong to the arguments above them."""
+    arguments = (
+        "(APIServer pid=1) INFO 09-01 10:00:01 [utils.py:326] non-default args: {'model': 'Qwen/Qwen3-30B-A3B', "
+        "'max_model_len': 32768, 'data_parallel_size': 2, 'enable_expert_parallel': True, "
+        "'gpu_memory_utilization': 0.85}\n"
+    )
+    engine = (
+        "(EngineCore_{rank} pid=7{rank}) INFO 09-01 10:00:10 [core.py:74] Initializing a V1 LLM engine (v0.10.1.1) "
+        "with config: model='Qwen/Qwen3-30B-A3B', dtype=torch.bfloat16, max_seq_len=32768, tensor_parallel_size=1, "
+        "pipeline_parallel_size=1, quantization=None, enforce_eager=False, kv_cache_dtype=auto\n"
+    )
+    cache = (
+        "(EngineCore_{rank} pid=7{rank}) INFO 09-01 10:01:31 [kv_cache_utils.py:849] GPU KV cache size: "
+        "345,1{rank}2 tokens\n"
+    )
+    log = read_startup_log(arguments + "".join(line.format(rank=rank) for line in (engine, cache) for rank in range(2)))
+    assert log.startups == 1
+    assert log.data_parallel_size is not None
+    assert log.data_parallel_size.value == 2
+    assert log.enable_expert_parallel is not None
+    assert log.gpu_memory_utilization is not None
+    assert log.gpu_memory_utilization.value == 0.85
+    assert log.kv_tokens is not None
+    assert (log.kv_tokens.low, log.kv_tokens.high) == (345102, 345112)
+
+
 def test_of_several_startups_the_last_complete_one_is_read() -> None:
     """Two complete logs and one that failed, in one paste: the second complete one counts, and a note says so."""
     first, second = log_text("v0.11.2-tp4.log"), log_text("v0.33.0-one-gpu.log")

@@ -3,9 +3,10 @@ r"""The lines of a vLLM startup that carry figures, from 0.6 to 0.33.
 Every pattern runs over text without white space, begins with (or holds) literal words and has no nested repetition, so
 that it is linear in the length of a message. A named group is a figure, named as in `StartupLog`.
 
-Sources, all read in vLLM: 0.6.6 `worker/worker.py`, `executor/gpu_executor.py`; 0.8.5 `worker/model_runner.py`,
-`executor/executor_base.py`, `v1/core/kv_cache_utils.py`; 0.11.2 and 0.33 `v1/worker/gpu_worker.py`,
-`v1/worker/gpu_model_runner.py`, `v1/core/kv_cache_utils.py`. "GB" in old versions is GiB: bytes divided by 2^30.
+Sources, all read in vLLM: 0.6.4 and 0.6.6 `worker/worker.py`, 0.6.6 `executor/gpu_executor.py`; 0.8.5
+`worker/model_runner.py`, `executor/executor_base.py`, `v1/core/kv_cache_utils.py`; 0.11.2 and 0.33
+`v1/worker/gpu_worker.py`, `v1/worker/gpu_model_runner.py`, `v1/core/kv_cache_utils.py`. "GB" in old versions is GiB:
+bytes divided by 2^30.
 """
 
 import re
@@ -75,6 +76,14 @@ FORMATS = (
         r"total_gpu_memory\((?P<gpu_total_gib><GIB>)GiB\)xgpu_memory_utilization\((?P<profile_utilization><RATE>)\)"
         r"=(?P<requested_gib><GIB>)GiB",
     ),
+    # Its forerunner of 0.6.4 and 0.6.5, on one line.
+    _format(
+        "Memoryprofilingresults:",
+        r"total_gpu_memory=(?P<gpu_total_gib><GIB>)GiBinitial_memory_usage=<GIB>GiBpeak_torch_memory=<GIB>GiB"
+        r"memory_usage_post_profile=<GIB>Gi[bB]non_torch_memory=(?P<non_torch_gib><GIB>)GiB"
+        r"kv_cache_size=(?P<available_kv_gib><GIB>)GiBgpu_memory_utilization=(?P<profile_utilization><RATE>)",
+        open_ended=True,
+    ),
     _format("modelweightstake", r"modelweightstake(?P<profile_weights_gib><GIB>)GiB;"),
     _format("non_torch_memorytakes", r"non_torch_memorytakes(?P<non_torch_gib><GIB>)GiB;"),
     _format("activationpeakmemorytakes", r"PyTorchactivationpeakmemorytakes(?P<activation_peak_gib><GIB>)GiB;"),
@@ -138,6 +147,7 @@ FIRST_WORDS = (
     "CUDA graph memory profiling is",
     "Free memory on device",
     "Memory profiling takes",
+    "Memory profiling results:",
     "the current vLLM instance can use",
     "model weights take",
     "Initial free memory",

@@ -22,7 +22,9 @@ _GPU_NAMES = (
 )
 """Lines that name the card; the last is the file name of a tuned kernel's configuration, blanks written as "_"."""
 
-_DATA_PARALLEL = re.compile(r"data_parallel_size=(\d{1,5})[,)]")
+_DATA_PARALLEL = re.compile(r"data_parallel_size'?[=:](\d{1,5})[,)}]")
+"""How many engines a startup has, in an engine's configuration or, before 0.11, in the arguments alone."""
+
 _STARTED = (
     "Application startup complete",
     "init engine (profile",
@@ -93,11 +95,11 @@ def _another_engine(current: Startup, message: Message) -> bool:
         return any(found.name == "kv_tokens" for found, _ in current.figures)
     if message.process and message.process in {engine.process for engine in current.engines}:
         return True
-    return len(current.engines) >= max(map(_copies, (*current.engines, message)))
+    return len(current.engines) >= max(map(_copies, (*current.arguments, *current.engines, message)))
 
 
-def _copies(engine: Message) -> int:
-    match = _DATA_PARALLEL.search(engine.squeezed)
+def _copies(settings: Message) -> int:
+    match = _DATA_PARALLEL.search(settings.squeezed)
     return int(match[1]) if match else 1
 
 

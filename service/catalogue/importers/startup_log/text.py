@@ -54,6 +54,10 @@ _QUOTE = re.compile(r"(?:[ \t]{0,8}>){0,8}[ \t]{0,200}(?:[│┃|]{1,2}[ \t]{1,8
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "line", "textPayload", "body", "text")
 
 
+_ENTITIES = (("&#39;", "'"), ("&#x27;", "'"), ("&apos;", "'"), ("&quot;", '"'), ("&#34;", '"'))
+_TYPOGRAPHY = {0x2018: "'", 0x2019: "'", 0x201A: "'", 0x201C: '"', 0x201D: '"', 0x200B: "", 0x2060: ""}
+
+
 class TooLong(ValueError):
     """The paste has more lines than are read."""
 
@@ -208,7 +212,7 @@ def read_messages(text: str, first_words: tuple[str, ...]) -> Iterator[Message]:
     TooLong
         It has more than `MAX_LINES` lines.
     """
-    lines = list(_lines(_unescaped(text.removeprefix("\ufeff")), first_words))
+    lines = list(_lines(_plain(_unescaped(text.removeprefix("\ufeff"))), first_words))
     widths = _wrap_widths(lines)
     at = 0
     while at < len(lines):
@@ -218,6 +222,14 @@ def read_messages(text: str, first_words: tuple[str, ...]) -> Iterator[Message]:
                 end += 1
             yield _joined(lines, at, end, widths)
         at = end
+
+
+def _plain(text: str) -> str:
+    """The paste with plain quotation marks and without invisible marks, as it was before a web page or an editor."""
+    if "&" in text:
+        for entity, character in _ENTITIES:
+            text = text.replace(entity, character)
+    return text if text.isascii() else text.translate(_TYPOGRAPHY)
 
 
 def _unescaped(text: str) -> str:
