@@ -104,6 +104,7 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
             layout,
             gpu,
             link,
+            version=options.version,
             release=number,
             stage=stage,
             max_num_seqs=cache.defaults.max_num_seqs,

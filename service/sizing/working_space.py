@@ -6,7 +6,7 @@ ones decide. What is known of the error stands in docs/memory.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.sizing.hardware import Gpu, Link, Vendor
 from service.sizing.layouts import Layout
@@ -125,6 +125,12 @@ UP_TO_0_13 = Era(
     expert_workspace=False,
 )
 
+UPSTREAM_0_11_0 = replace(UP_TO_0_13, logit_bytes=Band(14, 14, 38))
+"""The release image of 0.11.0, whose sampler did not sort; builds of others, and 0.11.2 again, sort.
+
+Its block-quantised latent experts took no workspace either. Two startups on H200: DeepSeek-R1 and Llama 3.3 70B.
+"""
+
 UP_TO_0_16 = Era(
     name="0.14 to 0.16",
     measured=True,
@@ -215,6 +221,13 @@ def era_of(release: Release) -> Era:
     return next((era for end, era in ERAS if release < end), FROM_0_21)
 
 
+def era_for(release: Release, version: str | None, *, first_engine: bool = False) -> Era:
+    """How one build divides memory."""
+    if first_engine:
+        return FIRST_ENGINE
+    return UPSTREAM_0_11_0 if version is not None and version.removeprefix("v") == "0.11.0" else era_of(release)
+
+
 def sampling(era: Era, sequences: int, vocabulary: int) -> tuple[Band, Band]:
     """Transient and resident bytes of sampling `sequences` at once from a vocabulary padded to 64."""
     entries = sequences * round_up(vocabulary, 64)
@@ -269,7 +282,8 @@ def _kernel_needs_workspace(
     latent_blocks = method == "fp8" and is_latent(model) and gpu.vendor is Vendor.NVIDIA
     if not era.expert_workspace:
         whole_experts = method == "compressed-tensors" and experts.scheme.bits == 8 and layout.expert_parallel
-        return (latent_blocks and release < (0, 13)) or (whole_experts and gpu.vendor is Vendor.NVIDIA)
+        blocks_need = latent_blocks and release < (0, 13) and era is not UPSTREAM_0_11_0
+        return blocks_need or (whole_experts and gpu.vendor is Vendor.NVIDIA)
     if experts.scheme.bits >= 16:
         return True
     if method.startswith("modelopt") or experts.scheme.compute is Compute.SIXTEEN_BIT or experts.scheme.bits < 8:
@@ -338,6 +352,7 @@ def working_space(
     gpu: Gpu,
     link: Link,
     *,
+    version: str | None = None,
     release: Release,
     stage: int,
     max_num_seqs: int,
@@ -351,7 +366,7 @@ def working_space(
     The first stage encodes images, the last one samples. The first engine's profile run samples nothing where prompts
     are cut: startups printed the activations of one layer alone.
     """
-    era = FIRST_ENGINE if first_engine else era_of(release)
+    era = era_for(release, version, first_engine=first_engine)
     tokens = max_num_batched_tokens
     total = (
         peak(

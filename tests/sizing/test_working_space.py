@@ -339,6 +339,18 @@ def test_a_list_that_no_checkpoint_has_adds_three_per_cent() -> None:
     assert exact.loaded[0] == exact.weights[0].total_bytes
 
 
+@pytest.mark.parametrize(("version", "bytes_each"), [("0.11.0", 14), ("0.11.0+rhai5", 38), ("0.11.2", 38)])
+def test_the_release_image_of_0_11_0_sampled_without_sorting(version: str, bytes_each: int) -> None:
+    """Llama 3.3 70B on an H200, four cards: it took 2.56 GiB where builds of others took 5.78 of the same release.
+
+    (38 - 14) bytes x 1,024 sequences x 128,256 entries are 2.94 GiB.
+    """
+    found = fitted(SMALL, H200, Layout(), version=version, max_model_len=8192).bands[0]
+    rest = 2 * 8192 * SMALL.hidden_size + 0.222 * GIB
+    assert found.value == pytest.approx(1024 * 128_256 * bytes_each + rest, rel=1e-6)
+    assert found.high >= 1024 * 128_256 * 38
+
+
 T4 = replace(H100, slug="t4", name="Tesla T4", compute_capability=(7, 5), link=Link.PCIE, memory_total_bytes=14 * GIB)
 V100 = replace(T4, slug="v100", name="Tesla V100-SXM2-32GB", compute_capability=(7, 0), memory_total_bytes=32 * GIB)
 A10G = replace(T4, slug="a10g", name="NVIDIA A10G", compute_capability=(8, 6), memory_total_bytes=22 * GIB)
