@@ -97,10 +97,11 @@ def _compared(snapshot: "Snapshot", measured: ServingMeasurement) -> ComparedRun
     point = _point(measured, layout.data_parallel_size)
     if point.token_ms is None:
         raise _CannotCompare("no time per output token")
-    name = f"{measured.model} {measured.precision} {gpu.slug} {layout} {version} {measured.source}"
+    siblings = f"{measured.model} {measured.precision} {gpu.slug} {version}"
+    run = Run(f"{siblings} {layout} {measured.source}", replica, point, siblings)
     number = release(version or "")
     minor = f"{number[0]}.{number[1]}" if number else version or "not reported"
-    return ComparedRun(gpu.slug, model.architecture, minor, Run(name, replica, point))
+    return ComparedRun(gpu.slug, model.architecture, minor, run)
 
 
 def served_model(snapshot: "Snapshot", name: str, precision: str | None) -> ModelShape:

@@ -19,7 +19,7 @@ NAMES = {
     "weights_x_1_2": "1.2 x weights",
 }
 COLUMNS = ("startups", "median %", "P90 %", "bias %", "worst %")
-SERVING_COLUMNS = ("points", "TPOT", "TTFT", "tokens/s", "roofline", "2 points", "promises")
+SERVING_COLUMNS = ("points", "TPOT", "TTFT", "tokens/s", "roofline", "2 points", "siblings", "promises")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if found.serving.runs:
         console.print(
             f"{found.serving.runs} load tests: median / P90 of absolute errors, %; roofline: TPOT by a plain one; "
-            "2 points: TPOT corrected by a configuration's fastest and slowest load; promises: % named within one "
-            "measured load / % broken."
+            "2 points: TPOT corrected by a configuration's fastest and slowest load; siblings: by other layouts; "
+            "promises: % named within one measured load / % broken."
         )
     for title, columns, rows in tables(found):
         table = Table(title, *columns, title_justify="left")
@@ -105,6 +105,7 @@ def _serving_row(group: GroupServingAccuracy) -> Row:
     return (
         group.name,
         str(errors.tpot.points),
-        *map(both, (errors.tpot, errors.ttft, errors.throughput, errors.roofline_tpot, errors.calibrated_tpot)),
+        *map(both, (errors.tpot, errors.ttft, errors.throughput)),
+        *map(both, (errors.roofline_tpot, errors.calibrated_tpot, errors.sibling_tpot)),
         "" if decided is None else f"{decided.within_one_step_percent:.0f} / {decided.promised_too_much_percent:.0f}",
     )

@@ -69,6 +69,29 @@ def test_configurations_are_calibrated_apart() -> None:
     assert found.calibrated_tpot.p90_percent == pytest.approx(0, abs=1e-6)
 
 
+def test_siblings_correct_a_configuration_without_its_own_runs() -> None:
+    """Two layouts, both twice as slow: six tenths of what the other missed are taken, 2^0.6 / 2 - 1 = -24.2 %."""
+    both = [
+        replace(run, configuration=name, siblings="one", replica=replace(run.replica, layout=layout))
+        for name, layout in (("four", Layout(4)), ("eight", Layout(8)))
+        for run in runs(2.0)
+    ]
+    slow = [
+        replace(run, point=replace(run.point, tpot_ms=predict(run.replica, load_of(run)).tpot_ms.value * 2))
+        for run in both
+    ]
+    found = evaluate(slow).sibling_tpot
+    assert found is not None
+    assert found.points == 2 * len(LOADS)
+    assert found.median_percent == pytest.approx(24.2, abs=0.1)
+    assert evaluate(runs(2.0)).sibling_tpot is None
+
+
+def load_of(run: Run) -> Load:
+    """The load that a run was measured at."""
+    return Load(run.point.concurrency, run.point.prompt_tokens, run.point.output_tokens)
+
+
 def test_runs_without_a_time_are_left_out() -> None:
     """And where none is left there is nothing to say."""
     blank = replace(runs(1.0)[0], point=MeasuredPoint(4, 1024, 512))

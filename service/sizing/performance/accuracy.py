@@ -23,12 +23,14 @@ PROMISES_MS = (15.0, 25.0, 40.0, 60.0)
 class Run:
     """A measured point and the deployment it was measured on.
 
-    `configuration` names what stays the same between its loads.
+    `configuration` names what stays the same between its loads, `siblings` what it shares with those that differ from
+    it in their layout only (empty: nothing).
     """
 
     configuration: str
     replica: Replica
     point: MeasuredPoint
+    siblings: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class ServingAccuracy:
         ServingErrors | None,
         Doc("points between a configuration's fastest and slowest, corrected by these two and no others"),
     ]
+    sibling_tpot: Annotated[
+        ServingErrors | None,
+        Doc("points corrected by runs of the same model, GPU and release in other layouts, and by none of their own"),
+    ]
     decisions: Annotated[Decisions | None, Doc("largest load said to keep a time per output token")]
     safe_decisions: Annotated[Decisions | None, Doc("the same with the margin that plans take")]
 
@@ -100,7 +106,7 @@ def evaluate(runs: Iterable[Run]) -> ServingAccuracy:
         raise ValueError("no run has a time per output token to compare with")
     ttft = [(each, value) for each in judged if (value := each.run.point.ttft_ms) is not None]
     rate = [(each, value) for each in judged if (value := each.run.point.output_tokens_per_second) is not None]
-    calibrated = _calibrated(judged)
+    calibrated, by_siblings = _calibrated(judged), _by_siblings(judged)
     groups = _by_load(judged)
     return ServingAccuracy(
         tpot=_errors(
@@ -121,6 +127,7 @@ def evaluate(runs: Iterable[Run]) -> ServingAccuracy:
         else None,
         roofline_tpot=_errors([(roofline_ms(each.run), each.tpot_ms) for each in judged]),
         calibrated_tpot=_errors(calibrated) if calibrated else None,
+        sibling_tpot=_errors(by_siblings) if by_siblings else None,
         decisions=_decisions(groups, 1.0),
         safe_decisions=_decisions(groups, COLD_SAFETY),
     )
@@ -180,6 +187,21 @@ def _calibrated(judged: Sequence[_Judged]) -> list[tuple[float, float]]:
             pairs += [
                 (correction.tpot(each.compared.fixed_ms, each.compared.tpot_ms), each.tpot_ms) for each in ordered[1:-1]
             ]
+    return pairs
+
+
+def _by_siblings(judged: Sequence[_Judged]) -> list[tuple[float, float]]:
+    """The points of configurations that have siblings, predicted with the siblings' points as measurements."""
+    pairs = list[tuple[float, float]]()
+    for alike in _grouped([each for each in judged if each.run.siblings], lambda each: each.run.siblings):
+        layouts = _grouped(alike, lambda each: each.run.replica.layout)
+        for own in layouts:
+            others = [[each.compared for each in group] for group in layouts if group is not own]
+            if others:
+                correction = corrected_by([], others)
+                pairs += [
+                    (correction.tpot(each.compared.fixed_ms, each.compared.tpot_ms), each.tpot_ms) for each in own
+                ]
     return pairs
 
 
