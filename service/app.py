@@ -90,12 +90,12 @@ def build_app(settings: Settings) -> Litestar:
         loader = ThreadPoolExecutor(1, "catalogue")
 
         # What predictions missed is the slow part of the first answer: it is not left to it.
-        loader.submit(_prepared, app.state.snapshot)
+        loader.submit(app.state.snapshot.prepare)
 
         async def refresh() -> None:
             held: Snapshot = app.state.snapshot
             fresh = await asyncio.get_running_loop().run_in_executor(
-                loader, lambda: _prepared(_load(engine).keeping(held))
+                loader, lambda: _load(engine).keeping(held).prepare()
             )
             # Another load may have ended meanwhile, and a revision never goes back.
             if fresh.revision > app.state.snapshot.revision:
@@ -139,12 +139,6 @@ def build_app(settings: Settings) -> Litestar:
     )
     app.asgi_handler = HeadAsGet(app.asgi_handler)
     return app
-
-
-def _prepared(snapshot: Snapshot) -> Snapshot:
-    """A catalogue whose predictions were compared with its measurements."""
-    _ = snapshot.memory_errors
-    return snapshot
 
 
 def _load(engine: Engine) -> Snapshot:

@@ -231,6 +231,13 @@ class Snapshot:
         record = self._gpus_by_name.get(slug.casefold())
         return None if record is None else record.gpu()
 
+    def prepare(self) -> "Snapshot":
+        """This catalogue with its measurements compared, so that no question waits for it."""
+        _ = self.memory_errors
+        for gpu, number in self._unfitted_startups:
+            self.neighbours(gpu, number)
+        return self
+
     @cached_property
     def compared_startups(self) -> tuple[Compared, ...]:
         """Every accepted startup that can be sized, beside its prediction; takes a second for a catalogue just read."""

@@ -97,7 +97,7 @@ PLAIN = _around({2: 0.387, 4: 0.468, 8: 0.735})
 FUSED = _around({2: 1.80, 4: 1.914, 8: 2.14})
 
 FIRST_ENGINE = Era(
-    name="the first engine",
+    name="up to 0.7",
     measured=True,
     logit_bytes=Band(14, 38, 38),
     sampler_state=NOTHING,

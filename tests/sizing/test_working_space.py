@@ -94,7 +94,7 @@ def fitted(model: ModelShape, gpu: Gpu, layout: Layout, **options: Any) -> Fitte
 @pytest.mark.parametrize(
     ("release", "name"),
     [
-        ((0, 6, 6), "the first engine"),
+        ((0, 6, 6), "up to 0.7"),
         ((0, 8, 5), "0.8 to 0.13"),
         ((0, 13, 9), "0.8 to 0.13"),
         ((0, 14, 0), "0.14 to 0.16"),
