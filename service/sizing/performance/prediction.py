@@ -1,6 +1,6 @@
 """What a deployment will do under a load, with a band from measured error."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from math import ceil, hypot
@@ -11,7 +11,6 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.performance.bands import (
     MOST_MEASURED_CONCURRENCY,
     MOST_MEASURED_CONTEXT,
-    Confidence,
     Range,
     confidence,
 )
@@ -93,6 +92,12 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
     )
+
+
+def copy_under(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction = UNCORRECTED) -> Copy:
+    """The copy with its times corrected by measured points; raises as `copy_of`."""
+    copy = copy_of(replica, prompt_tokens, output_tokens)
+    return copy if correction == UNCORRECTED else replace(copy, correction=correction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +204,13 @@ class Prediction:
     breakdown: Breakdown
 
 
+def settled(copy: Copy, load: Load, copies: int) -> State | None:
+    """One copy under a load, central values; None where more arrives than it can be promised to complete."""
+    if load.requests_per_second is None:
+        return copy.at(load.concurrency)
+    return copy.at_rate(load.requests_per_second / copies)
+
+
 def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) -> Prediction:
     """Times and throughput of a deployment, each with a band.
 
@@ -207,17 +219,14 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    copy = copy_of(replica, load.prompt_tokens, load.output_tokens)
+    plain = copy_of(replica, load.prompt_tokens, load.output_tokens)
+    copy = copy_under(replica, load.prompt_tokens, load.output_tokens, correction)
     copies = replica.layout.data_parallel_size
-    arriving = None if load.requests_per_second is None else load.requests_per_second / copies
-    utilisation, sustainable = None, True
-    if arriving is None:
-        state = copy.at(load.concurrency)
-    else:
-        at_limit = copy.at(copy.limit)
-        utilisation = arriving / at_limit.requests_per_second
-        settled = copy.at_rate(arriving)
-        sustainable, state = settled is not None, settled or at_limit
+    found, at_limit = settled(copy, load, copies), copy.at(copy.limit)
+    state, rate, utilisation = found or at_limit, load.requests_per_second, None
+    if rate is not None:
+        utilisation = rate / copies / at_limit.requests_per_second
+    requests = rate if rate is not None and found is not None else state.requests_per_second * copies
     longest = load.prompt_tokens + load.output_tokens
     sure = confidence(
         replica.model,
@@ -228,23 +237,25 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
         state.concurrency > MOST_MEASURED_CONCURRENCY or longest > MOST_MEASURED_CONTEXT,
         correction.tier,
     )
-    parts = breakdown(copy, state)
-    tpot, ttft, requests = _corrected(copy, state, correction)
-    if arriving is not None and sustainable:
-        requests = arriving
-    waits = not sustainable or state.concurrency > copy.limit
+    parts = breakdown(plain, state if copy is plain else plain.at(state.concurrency))
+    waits = found is None or state.concurrency > copy.limit
     full = Limit.MEMORY if replica.cache_holds < replica.max_num_seqs else Limit.SCHEDULER
+    basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
+
+    def figure(value: float, ends: Range, unit: str, source: str) -> Figure:
+        return Figure(value, value * ends.low, value * ends.high, unit, basis, source)
+
     return Prediction(
-        tpot_ms=_figure(tpot * 1000, sure.error.tpot, "ms", sure, correction),
-        ttft_ms=_figure(ttft * 1000, sure.error.ttft, "ms", sure, correction),
-        output_tokens_per_second=_figure(
-            requests * copies * load.output_tokens, sure.error.throughput, "tokens/s", sure, correction
+        tpot_ms=figure(state.tpot_s * 1000, sure.error.tpot, "ms", sure.sources.tpot),
+        ttft_ms=figure(state.ttft_s * 1000, sure.error.ttft, "ms", sure.sources.ttft),
+        output_tokens_per_second=figure(
+            requests * load.output_tokens, sure.error.throughput, "tokens/s", sure.sources.throughput
         ),
-        requests_per_second=requests * copies,
+        requests_per_second=requests,
         concurrency=state.concurrency,
         running=state.sequences,
         utilisation=utilisation,
-        sustainable=sustainable,
+        sustainable=found is not None,
         limited_by=full if waits else parts.limit,
         notes=sure.notes,
         breakdown=parts,
@@ -266,24 +277,6 @@ def compared(replica: Replica, point: MeasuredPoint) -> Compared:
     copy = copy_of(replica, point.prompt_tokens, point.output_tokens)
     state = copy.at(point.concurrency)
     return Compared(point, copy.fixed_s * 1000, state.tpot_s * 1000, state.ttft_s * 1000)
-
-
-def _corrected(copy: Copy, state: State, correction: Correction) -> tuple[float, float, float]:
-    """Seconds per output token and to the first, and requests a second, after a correction."""
-    if correction.tier is Tier.NONE:
-        return state.tpot_s, state.ttft_s, state.requests_per_second
-    tpot = correction.tpot(copy.fixed_s, state.tpot_s)
-    inside = min(state.concurrency, copy.limit)
-    was = inside / state.requests_per_second
-    first = was - (copy.output_tokens - 1) * state.tpot_s
-    whole = correction.ttft * first + (copy.output_tokens - 1) * tpot
-    waited = state.ttft_s - first
-    return tpot, correction.ttft * first + waited * whole / was, inside / whole
-
-
-def _figure(value: float, ends: Range, unit: str, sure: Confidence, correction: Correction) -> Figure:
-    basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
-    return Figure(value, value * ends.low, value * ends.high, unit, basis, sure.source)
 
 
 def breakdown(copy: Copy, state: State) -> Breakdown:
