@@ -150,6 +150,41 @@ class ThroughputAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseAnswer:
+    """A promised time, held against the prediction with a margin."""
+
+    promised_ms: Annotated[float, Doc("promised at most", "ms", 40.0)]
+    predicted_ms: Annotated[float, Doc("central prediction under the load asked", "ms", 28.4)]
+    margin: Annotated[float, Doc("factor on the prediction before it is held against the promise", example=1.15)]
+    with_margin_ms: Annotated[float, Doc("what was held against the promise", "ms", 32.7)]
+    over_promised_percent: Annotated[
+        float, Doc("of decisions on measured runs, how many then promised more than was kept", "per cent", 4)
+    ]
+    measured_on: Annotated[str, Doc("those decisions")]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivesAnswer:
+    """What was promised and what the deployment carries within it."""
+
+    tpot: Annotated[PromiseAnswer | None, Doc("time per output token; null: not promised")]
+    ttft: Annotated[PromiseAnswer | None, Doc("time to first token; null: not promised")]
+    requests_in_flight: Annotated[
+        float, Doc("requests at once over all copies that this was judged at; of a rate, where it settles", example=16)
+    ]
+    concurrent_sequences: Annotated[
+        int, Doc("most requests at once, over all copies, that run and keep the promises", example=41)
+    ]
+    requests_per_second: Annotated[
+        float, Doc("most requests a second, arriving at random, that keep the promises", "1/s", 3.71)
+    ]
+    utilisation: Annotated[
+        float | None,
+        Doc("requests that arrive over what all copies complete at their limit; null without a rate", example=0.42),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class PriceAnswer:
     """The price a cost rests on."""
 
@@ -259,6 +294,9 @@ class Plan:
     communication: Annotated[CommunicationAnswer, Doc("traffic of one decode step")]
     latency: Annotated[LatencyAnswer, Doc("time of one token")]
     throughput: Annotated[ThroughputAnswer, Doc("tokens a second")]
+    objectives: Annotated[
+        ObjectivesAnswer | None, Doc("what was promised, and what is carried within it; null where nothing was asked")
+    ]
     cost: Annotated[CostAnswer | None, Doc("null without a price")]
     engine: Annotated[EngineAnswer, Doc("what starts it")]
     reasons: Annotated[tuple[str, ...], Doc("why this plan")]

@@ -27,6 +27,7 @@ from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
 from service.sizing.pricing import cost_answer
+from service.sizing.promises import objectives_answer
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
@@ -232,6 +233,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             requests_per_second=timed and timed.requests_per_second,
             output_tokens_per_second_per_gpu=tokens_per_second(found) / layout.gpu_count if timed else None,
         ),
+        objectives=objectives_answer(found),
         cost=cost_answer(found, tokens_per_second(found)),
         engine=EngineAnswer(
             version=deployment.version,

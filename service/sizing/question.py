@@ -10,6 +10,7 @@ from service.sizing.engine.options import EngineOptions
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.measured import ServingPoint
 from service.sizing.topology import Topology
 
 
@@ -83,9 +84,9 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `calibrations` are measured startups of the model by GPU slug; `offers` the prices that a plan may rest on, by
-    `Machine.instance` or else GPU slug, the cheapest of each machine size. `catalogue_revision` and `rules_version` are
-    repeated in the answer, so that it can be computed again.
+    `calibrations` and `servings` are measured startups and load tests of the model by GPU slug; `offers` the prices
+    that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine size.
+    `catalogue_revision` and `rules_version` are repeated in the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -100,6 +101,7 @@ class Question:
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
+    servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
     catalogue_revision: int = 0
     rules_version: int = 0

@@ -1,49 +1,22 @@
 """Enumerate, judge, rank; a reason and a fix for everything left out."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from itertools import pairwise
 
-from service.sizing.answer import Answer, CurvePoint, Rejection
+from service.sizing.answer import Answer, CurvePoint
 from service.sizing.engine.profile import profile_for
-from service.sizing.judge import Feasible, judge, layout_answer
-from service.sizing.layouts import Layout, candidates, counts_to_try
-from service.sizing.model.summary import is_latent, routed_experts
+from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
-from service.sizing.pricing import cost_per_hour, offer_for, plain
+from service.sizing.pricing import offer_for, plain
 from service.sizing.quantities import GIB
-from service.sizing.question import Machine, Question, RankBy
+from service.sizing.question import Question, RankBy
+from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
 from service.sizing.times import token_ms, tokens_per_second
 
-DEFAULT_MOST_GPUS = 16
 MOST_ALTERNATIVES = 10
-
-NODES_SEARCHED_FOR_A_FIX = 4
-"""A fix may name more GPUs than were allowed, up to this many whole nodes."""
 
 DIMINISHING_GAIN = 1.25
 """Doubling the GPUs is worth it while it makes a token at least this much faster or holds as much more."""
-
-FUNDAMENTAL = (
-    "no_rules_for_this_gpu",
-    "max_model_len_exceeds_model",
-    "context_too_long",
-    "float16_not_supported",
-)
-"""Reasons that no other layout of the same GPUs removes, the most fundamental first."""
-
-MEMORY = ("does_not_fit", "context_does_not_fit", "cache_too_small", "sequences_exceed_state_blocks")
-"""Reasons that more memory removes: a layout refused for one of these starts but for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What one GPU type gives at one count."""
-
-    machine: Machine
-    gpu_count: int
-    feasible: tuple[Feasible, ...]
-    rejection: Rejection | None
 
 
 def plan(question: Question) -> Answer:
@@ -56,16 +29,16 @@ def plan(question: Question) -> Answer:
         counted = [
             searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
         ]
-    order = ranking(question.rank_by)
-    best = sorted((each.feasible[0] for each in counted if each.feasible), key=order)
+    order, leading = searched.order, searched.leading(counted, MOST_ALTERNATIVES + 1)
+    best = sorted((each.feasible[0] for each in leading), key=order)
     others = [
         other
-        for each in counted
+        for each in leading
         for other in each.feasible[1:]
         if each.gpu_count == 2 and other.layout.pipeline_parallel_size != each.feasible[0].layout.pipeline_parallel_size
     ]
     following = sorted((*best[1:], *others), key=order)[:MOST_ALTERNATIVES]
-    curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.feasible])
+    curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.serves])
     return Answer(
         catalogue_revision=question.catalogue_revision,
         rules_version=question.rules_version,
@@ -79,116 +52,6 @@ def plan(question: Question) -> Answer:
         assumptions=_assumptions(question),
         warnings=(version_warning,) if version_warning else (),
     )
-
-
-def ranking(rank_by: RankBy) -> Callable[[Feasible], tuple[float, ...]]:
-    """What makes one feasible layout better than another, as a sort key."""
-
-    def by_count(each: Feasible) -> tuple[float, ...]:
-        return each.layout.gpu_count, each.step_ms, -each.capacity
-
-    def by_latency(each: Feasible) -> tuple[float, ...]:
-        return each.step_ms, each.layout.gpu_count, -each.capacity
-
-    def by_throughput(each: Feasible) -> tuple[float, ...]:
-        return -each.tokens_per_second, each.layout.gpu_count, each.step_ms
-
-    def by_cost(each: Feasible) -> tuple[float, ...]:
-        return cost_per_hour(each), each.layout.gpu_count, each.step_ms
-
-    keys = {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput, RankBy.COST: by_cost}
-    return keys.get(rank_by, by_count)
-
-
-def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
-    """GPU counts to judge, as asked or up to the most allowed."""
-    if question.gpu_counts is not None:
-        return tuple(dict.fromkeys(question.gpu_counts))
-    return counts_to_try(machine.gpus_per_node, question.max_gpus or DEFAULT_MOST_GPUS)
-
-
-def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
-    """The one layout that the caller gave."""
-    verdict = judge(question, machine, layout)
-    if isinstance(verdict, Feasible):
-        return Counted(machine, layout.gpu_count, (verdict,), None)
-    return Counted(machine, layout.gpu_count, (), verdict)
-
-
-class Searched:
-    """The counts of one question that were looked at, each judged once."""
-
-    def __init__(self, question: Question) -> None:
-        self.question = replace(question, layout=None) if question.layout is not None else question
-        self.order = ranking(question.rank_by)
-        self.known: dict[tuple[int, int], Counted] = {}
-
-    def at_count(self, machine: Machine, gpu_count: int) -> Counted:
-        """The best layouts of one count, or the most fundamental reason against it."""
-        key = id(machine), gpu_count
-        if key not in self.known:
-            self.known[key] = self._judged(machine, gpu_count)
-        return self.known[key]
-
-    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
-        """The best layout of the smallest count above `above` that serves; None within a few nodes."""
-        for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
-            if count > above and (found := self.at_count(machine, count).feasible):
-                return found[0]
-        return None
-
-    def _judged(self, machine: Machine, gpu_count: int) -> Counted:
-        model = self.question.model
-        layouts = candidates(
-            gpu_count,
-            gpus_per_node=machine.gpus_per_node,
-            gpus_per_domain=machine.gpus_per_domain,
-            has_experts=routed_experts(model) is not None,
-        )
-        verdicts = [judge(self.question, machine, layout) for layout in layouts]
-        feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
-        if not feasible and is_latent(model):
-            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
-            verdicts += [
-                judge(self.question, machine, replace(layout, decode_context_parallel_size=layout.tensor_parallel_size))
-                for layout in layouts
-                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
-            ]
-            feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
-        if feasible:
-            return Counted(machine, gpu_count, tuple(sorted(feasible, key=self.order)), None)
-        refused = (verdict for verdict in verdicts if isinstance(verdict, Rejection))
-        return Counted(machine, gpu_count, (), min(refused, key=_severity))
-
-
-def _severity(rejection: Rejection) -> tuple[int, int]:
-    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
-    if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code)
-    if rejection.code in MEMORY:
-        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code)
-    return 2, 0
-
-
-def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
-    """A rejection with the nearest fix; for lack of memory that is the smallest count that serves."""
-    if rejection.code not in MEMORY:
-        return rejection
-    serving = searched.smallest_serving(counted.machine, counted.gpu_count)
-    if serving is None:
-        return rejection
-    sizes = ", ".join(
-        f"{name} {size}"
-        for name, size in (
-            ("tensor parallel size", serving.layout.tensor_parallel_size),
-            ("pipeline parallel size", serving.layout.pipeline_parallel_size),
-            ("data parallel size", serving.layout.data_parallel_size),
-        )
-        if size > 1
-    )
-    more = f"use {serving.layout.gpu_count} GPUs" + (f" ({sizes})" if sizes else "")
-    return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
 
 
 def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:

@@ -1,0 +1,277 @@
+"""The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+
+from service.sizing.answer import Rejection
+from service.sizing.judge import Feasible, judge, rejection
+from service.sizing.layouts import Layout, candidates, counts_to_try
+from service.sizing.model.summary import is_latent, routed_experts
+from service.sizing.pricing import cost_of, cost_per_hour
+from service.sizing.promises import CODES, Missed, carried_by_copy, judged
+from service.sizing.quantities import round_up
+from service.sizing.question import Machine, Question, RankBy
+from service.sizing.times import token_ms, tokens_per_second
+
+DEFAULT_MOST_GPUS = 16
+
+NODES_SEARCHED_FOR_A_FIX = 4
+"""A fix may name more GPUs than were allowed, up to this many whole nodes."""
+
+FUNDAMENTAL = (
+    "no_rules_for_this_gpu",
+    "max_model_len_exceeds_model",
+    "context_too_long",
+    "float16_not_supported",
+    "no_time_predicted",
+)
+"""Reasons that no other layout of the same GPUs removes, the most fundamental first."""
+
+MEMORY = ("does_not_fit", "context_does_not_fit", "cache_too_small", "sequences_exceed_state_blocks")
+"""Reasons that more memory removes: a layout refused for one of these starts but for that."""
+
+Verdict = Feasible | Missed | Rejection
+Order = Callable[[Feasible], tuple[float, ...]]
+
+
+def ranking(rank_by: RankBy) -> Order:
+    """What makes one feasible layout better than another, as a sort key; times are the performance model's."""
+
+    def by_count(each: Feasible) -> tuple[float, ...]:
+        return each.layout.gpu_count, token_ms(each), -each.capacity
+
+    def by_latency(each: Feasible) -> tuple[float, ...]:
+        return token_ms(each), each.layout.gpu_count, -each.capacity
+
+    def by_throughput(each: Feasible) -> tuple[float, ...]:
+        return -tokens_per_second(each), each.layout.gpu_count, token_ms(each)
+
+    def by_cost(each: Feasible) -> tuple[float, ...]:
+        return cost_per_hour(each), each.layout.gpu_count, token_ms(each)
+
+    keys = {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput, RankBy.COST: by_cost}
+    return keys.get(rank_by, by_count)
+
+
+def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
+    """GPU counts to judge, as asked or up to the most allowed."""
+    if question.gpu_counts is not None:
+        return tuple(dict.fromkeys(question.gpu_counts))
+    return counts_to_try(machine.gpus_per_node, question.max_gpus or DEFAULT_MOST_GPUS)
+
+
+def verdict_on(question: Question, machine: Machine, layout: Layout) -> Verdict:
+    """Whether a layout starts, holds the workload and keeps what is promised."""
+    found = judge(question, machine, layout)
+    if isinstance(found, Rejection):
+        return found
+    kept = judged(found)
+    return kept if isinstance(kept, Feasible | Missed) else rejection(machine.gpu, layout, kept)
+
+
+class Counted:
+    """What one GPU type gives at one count, found out as far as it is asked for.
+
+    Parameters
+    ----------
+    look : callable
+        Judges the layouts of the count.
+    serves : bool
+        Whether one is known to serve without looking.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        gpu_count: int,
+        look: Callable[[], Sequence[Verdict]],
+        order: Order,
+        *,
+        serves: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.gpu_count = gpu_count
+        self._look = look
+        self._order = order
+        self._known_to_serve = serves
+
+    @cached_property
+    def verdicts(self) -> Sequence[Verdict]:
+        """Of every layout."""
+        return self._look()
+
+    @property
+    def serving(self) -> Sequence[Feasible]:
+        """Layouts that serve, in no order."""
+        return [verdict for verdict in self.verdicts if isinstance(verdict, Feasible)]
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether a layout serves."""
+        return self._known_to_serve or bool(self.serving)
+
+    @cached_property
+    def feasible(self) -> tuple[Feasible, ...]:
+        """Layouts that serve, the best first."""
+        return tuple(sorted(self.serving, key=self._order))
+
+    @cached_property
+    def missed(self) -> Missed | None:
+        """Where none serves: of those that only break a promise, the one that comes closest to it."""
+        if self.serves:
+            return None
+        return min((each for each in self.verdicts if isinstance(each, Missed)), key=lambda each: each.by, default=None)
+
+    @cached_property
+    def rejection(self) -> Rejection | None:
+        """The most fundamental reason against the count; None where a layout serves."""
+        if self.serves:
+            return None
+        refused = [verdict for verdict in self.verdicts if isinstance(verdict, Rejection)]
+        worst = min(refused, key=_severity, default=None)
+        if self.missed is not None and (worst is None or worst.code not in FUNDAMENTAL):
+            return rejection(self.machine.gpu, self.missed.found.layout, self.missed.refusal)
+        return worst
+
+
+def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
+    """The one layout that the caller gave."""
+    verdict = verdict_on(question, machine, layout)
+    return Counted(machine, layout.gpu_count, lambda: (verdict,), ranking(question.rank_by))
+
+
+class Searched:
+    """The counts of one question that were looked at, each once."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = replace(question, layout=None) if question.layout is not None else question
+        self.order = ranking(question.rank_by)
+        self.known = defaultdict[int, dict[int, Counted]](dict)
+
+    def at_count(self, machine: Machine, gpu_count: int) -> Counted:
+        """What one count gives."""
+        known = self.known[id(machine)]
+        if gpu_count not in known:
+            known[gpu_count] = Counted(
+                machine,
+                gpu_count,
+                lambda: self._verdicts(machine, gpu_count),
+                self.order,
+                serves=self._copies_serve(machine, gpu_count),
+            )
+        return known[gpu_count]
+
+    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
+        """The best layout of the smallest count above `above` that serves; None within a few nodes."""
+        for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
+            if count > above and self.at_count(machine, count).serves:
+                return self.at_count(machine, count).feasible[0]
+        return None
+
+    def shared_key(self, counted: Counted) -> tuple[float, ...]:
+        """The part of the sort key that all layouts of a count have in common."""
+        if self.question.rank_by is RankBy.FEWEST_GPUS:
+            return (counted.gpu_count,)
+        if self.question.rank_by is RankBy.COST:
+            return cost_of(self.question, counted.machine, counted.gpu_count), counted.gpu_count
+        return ()
+
+    def leading(self, counted: Sequence[Counted], most: int) -> list[Counted]:
+        """Counts that serve and of which the best `most` layouts come, whatever their layouts are."""
+        serving = [each for each in counted if each.serves]
+        if len(serving) <= most:
+            return serving
+        last = sorted(map(self.shared_key, serving))[most - 1]
+        return [each for each in serving if self.shared_key(each) <= last]
+
+    def _copies_serve(self, machine: Machine, gpu_count: int) -> bool:
+        """Whether a layout that serves at a smaller count serves here in more copies.
+
+        A copy of a model without experts is a whole engine, and with more of them each serves less.
+        """
+        if self.question.model.experts:
+            return False
+        for count, known in self.known[id(machine)].items():
+            if count < gpu_count and gpu_count % count == 0 and "verdicts" in vars(known):
+                here, times = self._candidates(machine, gpu_count), gpu_count // count
+                for each in known.serving:
+                    layout = each.layout
+                    if replace(layout, data_parallel_size=layout.data_parallel_size * times) in here:
+                        return True
+        return False
+
+    def _candidates(self, machine: Machine, gpu_count: int) -> tuple[Layout, ...]:
+        return candidates(
+            gpu_count,
+            gpus_per_node=machine.gpus_per_node,
+            gpus_per_domain=machine.gpus_per_domain,
+            has_experts=routed_experts(self.question.model) is not None,
+        )
+
+    def _verdicts(self, machine: Machine, gpu_count: int) -> Sequence[Verdict]:
+        layouts = self._candidates(machine, gpu_count)
+        verdicts = [verdict_on(self.question, machine, layout) for layout in layouts]
+        if is_latent(self.question.model) and not any(isinstance(verdict, Feasible) for verdict in verdicts):
+            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
+            verdicts += [
+                verdict_on(
+                    self.question, machine, replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
+                )
+                for layout in layouts
+                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
+            ]
+        return verdicts
+
+
+def _severity(rejection: Rejection) -> tuple[int, int]:
+    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
+    if rejection.code in FUNDAMENTAL:
+        return 0, FUNDAMENTAL.index(rejection.code)
+    if rejection.code in MEMORY:
+        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
+        return 1, -MEMORY.index(rejection.code)
+    return 2, 0
+
+
+def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
+    """A rejection with the nearest fix; for lack of memory or speed that is the smallest count that serves."""
+    if rejection.code not in MEMORY and rejection.code not in CODES:
+        return rejection
+    serving = searched.smallest_serving(counted.machine, counted.gpu_count)
+    layout = serving.layout if serving is not None else _enough_copies(searched, counted)
+    if layout is None:
+        return rejection
+    sizes = ", ".join(
+        f"{name} {size}"
+        for name, size in (
+            ("tensor parallel size", layout.tensor_parallel_size),
+            ("pipeline parallel size", layout.pipeline_parallel_size),
+            ("data parallel size", layout.data_parallel_size),
+        )
+        if size > 1
+    )
+    more = f"use {layout.gpu_count} GPUs" + (f" ({sizes})" if sizes else "")
+    return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
+
+
+def _enough_copies(searched: Searched, counted: Counted) -> Layout | None:
+    """As many copies of a layout as keep the promises together, in whole nodes; None where one copy cannot keep them.
+
+    Copies of a model with experts are one group, whose speed does not follow from one of them.
+    """
+    if searched.question.model.experts:
+        return None
+    asked = searched.question.workload.requests_per_second or searched.question.workload.concurrent_sequences
+    node, found = counted.machine.gpus_per_node, list[Layout]()
+    for verdict in counted.verdicts:
+        if isinstance(verdict, Missed) and (carried := carried_by_copy(verdict.found)):
+            layout = verdict.found.layout
+            size = layout.gpu_count // layout.data_parallel_size
+            gpus = ceil(asked / carried) * size
+            gpus = round_up(gpus, node) if gpus > node else gpus
+            if gpus % size == 0:
+                found.append(replace(layout, data_parallel_size=gpus // size))
+    return min(found, key=lambda layout: layout.gpu_count, default=None)
