@@ -124,6 +124,7 @@ def rejection(gpu: Gpu, layout: Layout | None, refusal: Refusal, gpu_count: int 
     )
 
 
+@lru_cache(maxsize=4096)
 def layout_answer(layout: Layout) -> LayoutAnswer:
     """A layout as it is answered."""
     return LayoutAnswer(

@@ -1,6 +1,5 @@
 """The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -77,46 +76,45 @@ class Counted:
 
     Parameters
     ----------
-    look : callable
-        Judges the layouts of the count.
-    serves : bool
-        Whether one is known to serve without looking.
+    layouts : tuple of Layout
+        To judge.
+    spare : tuple of Layout
+        To judge where none of those serves.
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        gpu_count: int,
-        look: Callable[[], Sequence[Verdict]],
-        order: Order,
-        *,
-        serves: bool = False,
+        self, question: Question, machine: Machine, layouts: tuple[Layout, ...], spare: tuple[Layout, ...] = ()
     ) -> None:
         self.machine = machine
-        self.gpu_count = gpu_count
-        self._look = look
-        self._order = order
-        self._known_to_serve = serves
+        self.gpu_count = layouts[0].gpu_count
+        self._question = question
+        self._layouts = layouts
+        self._spare = spare
+        self._judged = dict[Layout, Verdict]()
+
+    def _verdict(self, layout: Layout) -> Verdict:
+        if layout not in self._judged:
+            self._judged[layout] = verdict_on(self._question, self.machine, layout)
+        return self._judged[layout]
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether a layout serves; the last, which split most, are the likeliest."""
+        return any(isinstance(self._verdict(layout), Feasible) for layout in (*reversed(self._layouts), *self._spare))
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
         """Of every layout."""
-        return self._look()
-
-    @property
-    def serving(self) -> Sequence[Feasible]:
-        """Layouts that serve, in no order."""
-        return [verdict for verdict in self.verdicts if isinstance(verdict, Feasible)]
-
-    @cached_property
-    def serves(self) -> bool:
-        """Whether a layout serves."""
-        return self._known_to_serve or bool(self.serving)
+        verdicts = [self._verdict(layout) for layout in self._layouts]
+        if any(isinstance(verdict, Feasible) for verdict in verdicts):
+            return verdicts
+        return verdicts + [self._verdict(layout) for layout in self._spare]
 
     @cached_property
     def feasible(self) -> tuple[Feasible, ...]:
         """Layouts that serve, the best first."""
-        return tuple(sorted(self.serving, key=self._order))
+        serving = [verdict for verdict in self.verdicts if isinstance(verdict, Feasible)]
+        return tuple(sorted(serving, key=ranking(self._question.rank_by)))
 
     @cached_property
     def missed(self) -> Missed | None:
@@ -139,8 +137,7 @@ class Counted:
 
 def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
     """The one layout that the caller gave."""
-    verdict = verdict_on(question, machine, layout)
-    return Counted(machine, layout.gpu_count, lambda: (verdict,), ranking(question.rank_by))
+    return Counted(question, machine, (layout,))
 
 
 class Searched:
@@ -149,20 +146,30 @@ class Searched:
     def __init__(self, question: Question) -> None:
         self.question = replace(question, layout=None) if question.layout is not None else question
         self.order = ranking(question.rank_by)
-        self.known = defaultdict[int, dict[int, Counted]](dict)
+        self.known = dict[tuple[int, int], Counted]()
 
     def at_count(self, machine: Machine, gpu_count: int) -> Counted:
         """What one count gives."""
-        known = self.known[id(machine)]
-        if gpu_count not in known:
-            known[gpu_count] = Counted(
-                machine,
+        key = id(machine), gpu_count
+        if key not in self.known:
+            layouts = candidates(
                 gpu_count,
-                lambda: self._verdicts(machine, gpu_count),
-                self.order,
-                serves=self._copies_serve(machine, gpu_count),
+                gpus_per_node=machine.gpus_per_node,
+                gpus_per_domain=machine.gpus_per_domain,
+                has_experts=routed_experts(self.question.model) is not None,
             )
-        return known[gpu_count]
+            self.known[key] = Counted(self.question, machine, layouts, self._sharing_cache(layouts))
+        return self.known[key]
+
+    def _sharing_cache(self, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+        """The layouts whose tensor ranks share one latent cache by tokens, which is else copied to each of them."""
+        if not is_latent(self.question.model):
+            return ()
+        return tuple(
+            replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
+            for layout in layouts
+            if layout.tensor_parallel_size > 1 and not layout.expert_parallel
+        )
 
     def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
         """The best layout of the smallest count above `above` that serves; None within a few nodes."""
@@ -186,44 +193,6 @@ class Searched:
             return serving
         last = sorted(map(self.shared_key, serving))[most - 1]
         return [each for each in serving if self.shared_key(each) <= last]
-
-    def _copies_serve(self, machine: Machine, gpu_count: int) -> bool:
-        """Whether a layout that serves at a smaller count serves here in more copies.
-
-        A copy of a model without experts is a whole engine, and with more of them each serves less.
-        """
-        if self.question.model.experts:
-            return False
-        for count, known in self.known[id(machine)].items():
-            if count < gpu_count and gpu_count % count == 0 and "verdicts" in vars(known):
-                here, times = self._candidates(machine, gpu_count), gpu_count // count
-                for each in known.serving:
-                    layout = each.layout
-                    if replace(layout, data_parallel_size=layout.data_parallel_size * times) in here:
-                        return True
-        return False
-
-    def _candidates(self, machine: Machine, gpu_count: int) -> tuple[Layout, ...]:
-        return candidates(
-            gpu_count,
-            gpus_per_node=machine.gpus_per_node,
-            gpus_per_domain=machine.gpus_per_domain,
-            has_experts=routed_experts(self.question.model) is not None,
-        )
-
-    def _verdicts(self, machine: Machine, gpu_count: int) -> Sequence[Verdict]:
-        layouts = self._candidates(machine, gpu_count)
-        verdicts = [verdict_on(self.question, machine, layout) for layout in layouts]
-        if is_latent(self.question.model) and not any(isinstance(verdict, Feasible) for verdict in verdicts):
-            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
-            verdicts += [
-                verdict_on(
-                    self.question, machine, replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
-                )
-                for layout in layouts
-                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
-            ]
-        return verdicts
 
 
 def _severity(rejection: Rejection) -> tuple[int, int]:

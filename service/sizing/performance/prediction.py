@@ -16,7 +16,7 @@ from service.sizing.performance.bands import (
 )
 from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, Tier
 from service.sizing.performance.collectives import handoff
-from service.sizing.performance.costs import stage_costs
+from service.sizing.performance.costs import StageCost, stage_costs
 from service.sizing.performance.parameters import FITTED, VLLM, Engine, Parameters
 from service.sizing.performance.serving import Copy, Pace, State
 from service.sizing.quantities import Basis, Figure
@@ -78,7 +78,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     chunks = max(1, ceil(prompt_tokens / replica.max_num_batched_tokens))
     tensor = layout.tensor_parallel_size
     return Copy(
-        paces=tuple(Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in stages),
+        paces=_paces(stages, prompt_tokens, output_tokens, chunks),
         handoffs=tuple(
             handoff(replica.link, between_nodes=stage * tensor >= node and stage * tensor % node == 0)
             for stage in range(1, layout.pipeline_parallel_size)
@@ -92,6 +92,12 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
     )
+
+
+def _paces(stages: tuple[StageCost, ...], prompt_tokens: int, output_tokens: int, chunks: int) -> tuple[Pace, ...]:
+    """The pace of every stage; those alike share one."""
+    alike = {stage: Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in dict.fromkeys(stages)}
+    return tuple(alike[stage] for stage in stages)
 
 
 def copy_under(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction = UNCORRECTED) -> Copy:
