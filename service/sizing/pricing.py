@@ -1,6 +1,7 @@
 """What a plan costs at the offers known."""
 
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
 
 from service.sizing.answer import CostAnswer, PriceAnswer
 from service.sizing.cost import cents, per_million_tokens, per_month
@@ -19,6 +20,7 @@ def offers_of(question: Question, machine: Machine) -> tuple[Offer, ...]:
     return question.offers.get(machine.instance or machine.gpu.slug, ())
 
 
+@lru_cache(maxsize=256)
 def offer_for(found: Feasible) -> tuple[Offer, Decimal] | None:
     """The cheapest offer that carries a plan, and its cost per hour; None without any."""
     return cheapest(offers_of(found.question, found.machine), found.layout.gpu_count, found.machine.gpus_per_node)
@@ -32,7 +34,8 @@ def cost_of(question: Question, machine: Machine, gpu_count: int) -> float:
 
 def cost_per_hour(found: Feasible) -> float:
     """What a plan costs an hour, to rank by."""
-    return cost_of(found.question, found.machine, found.layout.gpu_count)
+    priced = offer_for(found)
+    return float("inf") if priced is None else float(priced[1])
 
 
 def cost_answer(found: Feasible, output_tokens_per_s: float) -> CostAnswer | None:

@@ -98,9 +98,17 @@ class Counted:
         return self._judged[layout]
 
     @cached_property
+    def first(self) -> Feasible | None:
+        """A layout that serves, found first: the last ones, which split most, are the likeliest."""
+        for layout in (*reversed(self._layouts), *self._spare):
+            if isinstance(verdict := self._verdict(layout), Feasible):
+                return verdict
+        return None
+
+    @property
     def serves(self) -> bool:
-        """Whether a layout serves; the last, which split most, are the likeliest."""
-        return any(isinstance(self._verdict(layout), Feasible) for layout in (*reversed(self._layouts), *self._spare))
+        """Whether a layout serves."""
+        return self.first is not None
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
@@ -172,10 +180,10 @@ class Searched:
         )
 
     def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
-        """The best layout of the smallest count above `above` that serves; None within a few nodes."""
+        """A layout of the smallest count above `above` that serves; None within a few nodes."""
         for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
-            if count > above and self.at_count(machine, count).serves:
-                return self.at_count(machine, count).feasible[0]
+            if count > above and (found := self.at_count(machine, count).first):
+                return found
         return None
 
     def shared_key(self, counted: Counted) -> tuple[float, ...]:

@@ -5,11 +5,12 @@ from functools import lru_cache
 from service.sizing.corrections import used_for
 from service.sizing.judge import Feasible, one_copy
 from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
-from service.sizing.performance.prediction import copy_under, settled
+from service.sizing.performance.prediction import copy_under, predicted, settled
 from service.sizing.performance.serving import Copy
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 
 
+@lru_cache(maxsize=1024)
 def replica_of(found: Feasible) -> Replica | None:
     """A layout as the performance model takes it; None for a card whose 16-bit rate is not known."""
     if not {"bf16", "fp16"} & found.machine.gpu.dense_flops.keys():
@@ -61,8 +62,8 @@ def prediction(found: Feasible) -> Prediction | None:
 
     Asked for several times while one answer is written.
     """
-    replica = replica_of(found)
-    return None if replica is None else predict(replica, load_of(found), used_for(found).correction)
+    replica, one = replica_of(found), copy(found)
+    return None if replica is None or one is None else predicted(replica, load_of(found), one, state(found))
 
 
 @lru_cache(maxsize=64)

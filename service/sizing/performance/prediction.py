@@ -225,13 +225,17 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    plain = copy_of(replica, load.prompt_tokens, load.output_tokens)
     copy = copy_under(replica, load.prompt_tokens, load.output_tokens, correction)
-    copies = replica.layout.data_parallel_size
-    found, at_limit = settled(copy, load, copies), copy.at(copy.limit)
-    state, rate, utilisation = found or at_limit, load.requests_per_second, None
+    return predicted(replica, load, copy, settled(copy, load, replica.layout.data_parallel_size))
+
+
+def predicted(replica: Replica, load: Load, copy: Copy, found: State | None) -> Prediction:
+    """The prediction of a copy that settled under the load; None: more arrives than it can be promised to complete."""
+    copies, rate, correction = replica.layout.data_parallel_size, load.requests_per_second, copy.correction
+    utilisation = None
     if rate is not None:
-        utilisation = rate / copies / at_limit.requests_per_second
+        utilisation = rate / copies / copy.at(copy.limit).requests_per_second
+    state = found or copy.at(copy.limit)
     requests = rate if rate is not None and found is not None else state.requests_per_second * copies
     longest = load.prompt_tokens + load.output_tokens
     sure = confidence(
@@ -243,7 +247,7 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
         state.concurrency > MOST_MEASURED_CONCURRENCY or longest > MOST_MEASURED_CONTEXT,
         correction.tier,
     )
-    parts = breakdown(plain, state if copy is plain else plain.at(state.concurrency))
+    parts = _uncorrected_breakdown(copy, state)
     waits = found is None or state.concurrency > copy.limit
     full = Limit.MEMORY if replica.cache_holds < replica.max_num_seqs else Limit.SCHEDULER
     basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
@@ -283,6 +287,13 @@ def compared(replica: Replica, point: MeasuredPoint) -> Compared:
     copy = copy_of(replica, point.prompt_tokens, point.output_tokens)
     state = copy.at(point.concurrency)
     return Compared(point, copy.fixed_s * 1000, state.tpot_s * 1000, state.ttft_s * 1000)
+
+
+def _uncorrected_breakdown(copy: Copy, state: State) -> Breakdown:
+    if copy.correction is UNCORRECTED:
+        return breakdown(copy, state)
+    plain = replace(copy, correction=UNCORRECTED)
+    return breakdown(plain, plain.at(state.concurrency))
 
 
 def breakdown(copy: Copy, state: State) -> Breakdown:
