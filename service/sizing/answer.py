@@ -185,6 +185,33 @@ class ObjectivesAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class PeopleAnswer:
+    """The load that people make of this deployment, and how it follows."""
+
+    people: Annotated[int, Doc("all who may use it", example=50)]
+    active: Annotated[float, Doc("of them, those who use it in the busy hour", example=25)]
+    answer_seconds: Annotated[float, Doc("from a question to the end of its answer, at the mean load", "s", 9.6)]
+    think_seconds: Annotated[float, Doc("from the end of an answer to the next question", "s", 40)]
+    mean_concurrency: Annotated[float, Doc("requests in flight on average", example=4.8)]
+    peak_concurrency: Annotated[
+        int, Doc("requests in flight at a busy moment: what the plan holds and is timed at", example=11)
+    ]
+    requests_per_second: Annotated[float, Doc("questions asked on average", "1/s", 0.504)]
+    how: Annotated[str, Doc("the rule in a sentence")]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """One load of the curve over concurrency, central values."""
+
+    concurrent_sequences: Annotated[int, Doc("requests at once, over all copies", example=32)]
+    tpot_ms: Annotated[float, Doc("time per output token", "ms", 21.3)]
+    ttft_ms: Annotated[float, Doc("time to first token", "ms", 410.0)]
+    output_tokens_per_second: Annotated[float, Doc("over all copies", "tokens/s", 1450.0)]
+    keeps_objectives: Annotated[bool | None, Doc("whether the promises are kept; null: none were asked")]
+
+
+@dataclass(frozen=True, slots=True)
 class PriceAnswer:
     """The price a cost rests on."""
 
@@ -296,6 +323,11 @@ class Plan:
     throughput: Annotated[ThroughputAnswer, Doc("tokens a second")]
     objectives: Annotated[
         ObjectivesAnswer | None, Doc("what was promised, and what is carried within it; null where nothing was asked")
+    ]
+    people: Annotated[PeopleAnswer | None, Doc("the load that the people given make of it; null without people")]
+    load_curve: Annotated[
+        tuple[LoadPoint, ...],
+        Doc("times and throughput over the loads that run at once, as many points as `curve_points` asks for"),
     ]
     cost: Annotated[CostAnswer | None, Doc("null without a price")]
     engine: Annotated[EngineAnswer, Doc("what starts it")]

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import ceil
 
 from service.sizing.answer import LayoutAnswer, Rejection
+from service.sizing.demand import Demand
 from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
@@ -83,6 +84,8 @@ class Feasible:
         Conversations that fit in one copy, at the pessimistic end.
     warnings : tuple of str
         What the plan had to change.
+    demand : Demand or None
+        The load that people make of it, where they are given.
     """
 
     question: Question
@@ -93,6 +96,7 @@ class Feasible:
     conversation_bytes: int
     held: int
     warnings: tuple[str, ...]
+    demand: Demand | None = None
 
     @property
     def needed_bytes(self) -> int:

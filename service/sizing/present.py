@@ -26,8 +26,9 @@ from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
+from service.sizing.peopled import people_answer
 from service.sizing.pricing import cost_answer
-from service.sizing.promises import objectives_answer
+from service.sizing.promises import load_curve, objectives_answer
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
@@ -234,6 +235,8 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             output_tokens_per_second_per_gpu=tokens_per_second(found) / layout.gpu_count if timed else None,
         ),
         objectives=objectives_answer(found),
+        people=people_answer(found),
+        load_curve=load_curve(found),
         cost=cost_answer(found, tokens_per_second(found)),
         engine=EngineAnswer(
             version=deployment.version,

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from service.sizing.answer import ObjectivesAnswer, PromiseAnswer
+from service.sizing.answer import LoadPoint, ObjectivesAnswer, PromiseAnswer
 from service.sizing.corrections import used_for
 from service.sizing.engine.refusal import Refusal
 from service.sizing.judge import Feasible
+from service.sizing.peopled import most_people
 from service.sizing.performance.objectives import (
     TPOT_MARGINS,
     TTFT_MARGINS,
     Margin,
+    curve_of,
     highest_rate,
     most_at_once,
     rounded_down,
@@ -130,12 +132,15 @@ def _at(found: Feasible) -> str:
 
 def _fix(found: Feasible, one: Copy, now: State | None) -> str | None:
     """The largest load of the same layout that keeps the promises, or the promises that this load keeps."""
-    options = list[str]()
+    options, people = list[str](), found.question.workload.people
     if found.question.workload.requests_per_second is not None:
         if rate := carried_a_second(found, one):
             options.append(f"send at most {rate:g} requests a second")
     elif carried := carried_at_once(found, one):
-        options.append(f"ask for at most {carried} concurrent sequences")
+        if people is None:
+            options.append(f"ask for at most {carried} concurrent sequences")
+        elif fewer := most_people(found, people, carried):
+            options.append(f"plan for at most {fewer} people")
     if now is not None:
         token, first = margins(found)
         promised = found.question.objectives
@@ -184,4 +189,22 @@ def _promise(promised_ms: float | None, predicted_s: float, margin: Margin) -> P
         with_margin_ms=predicted_s * 1000 * margin.factor,
         over_promised_percent=margin.over_promised_percent,
         measured_on=margin.measured_on,
+    )
+
+
+def load_curve(found: Feasible) -> tuple[LoadPoint, ...]:
+    """Times and throughput over the loads that run at once; empty where not asked for or not predicted."""
+    one, copies, asked = copy(found), found.layout.data_parallel_size, found.question.curve_points
+    if one is None or not asked:
+        return ()
+    kept = _keeps(found) if found.question.objectives != Objectives() else None
+    return tuple(
+        LoadPoint(
+            concurrent_sequences=round(each.concurrency) * copies,
+            tpot_ms=each.tpot_s * 1000,
+            ttft_ms=each.ttft_s * 1000,
+            output_tokens_per_second=each.requests_per_second * copies * one.output_tokens,
+            keeps_objectives=None if kept is None else kept(each),
+        )
+        for each in curve_of(one, asked)
     )

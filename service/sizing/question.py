@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from service.sizing.calibration import StartupPoint
 from service.sizing.cost.offer import Offer
+from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
@@ -32,11 +33,13 @@ class Workload:
     context_tokens : int
         Longest conversation kept in cache, prompt and answer.
     concurrent_sequences : int
-        Conversations held at once.
+        Conversations held at once; where people are given, those that their load needs of a layout.
     prompt_tokens, output_tokens : int
         Of a typical request.
     requests_per_second : float or None
         Arrival rate, for open-loop questions.
+    people : People or None
+        Who makes the load, in place of a concurrency.
     """
 
     context_tokens: int
@@ -44,6 +47,7 @@ class Workload:
     prompt_tokens: int
     output_tokens: int
     requests_per_second: float | None = None
+    people: People | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,9 @@ class Question:
     """One request for a plan.
 
     `calibrations` and `servings` are measured startups and load tests of the model by GPU slug; `offers` the prices
-    that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine size.
-    `catalogue_revision` and `rules_version` are repeated in the answer, so that it can be computed again.
+    that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine size. `curve_points`
+    are those of the curve over loads that each plan is given. `catalogue_revision` and `rules_version` are repeated in
+    the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -103,5 +108,6 @@ class Question:
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
     servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
+    curve_points: int = 0
     catalogue_revision: int = 0
     rules_version: int = 0

@@ -6,14 +6,17 @@ from functools import cached_property
 from math import ceil
 
 from service.sizing.answer import Rejection
+from service.sizing.demand import People
+from service.sizing.engine.refusal import Refusal
 from service.sizing.judge import Feasible, judge, rejection
 from service.sizing.layouts import Layout, candidates, counts_to_try
 from service.sizing.model.summary import is_latent, routed_experts
+from service.sizing.peopled import demand_on, loaded, most_people
 from service.sizing.pricing import cost_of, cost_per_hour
 from service.sizing.promises import CODES, Missed, carried_by_copy, judged
 from service.sizing.quantities import round_up
 from service.sizing.question import Machine, Question, RankBy
-from service.sizing.times import token_ms, tokens_per_second
+from service.sizing.times import state, token_ms, tokens_per_second
 
 DEFAULT_MOST_GPUS = 16
 
@@ -65,10 +68,36 @@ def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
 def verdict_on(question: Question, machine: Machine, layout: Layout) -> Verdict:
     """Whether a layout starts, holds the workload and keeps what is promised."""
     found = judge(question, machine, layout)
+    if isinstance(found, Feasible) and question.workload.people is not None:
+        found = _with_people(found, question.workload.people)
+    elif isinstance(found, Feasible) and question.workload.requests_per_second is not None:
+        found = _with_rate(found)
     if isinstance(found, Rejection):
         return found
     kept = judged(found)
     return kept if isinstance(kept, Feasible | Missed) else rejection(machine.gpu, layout, kept)
+
+
+def _with_people(found: Feasible, people: People) -> Feasible | Rejection:
+    """A layout judged at the busy moments of the people who use it."""
+    demand = demand_on(found, people)
+    if isinstance(demand, Refusal):
+        return rejection(found.machine.gpu, found.layout, demand)
+    held = judge(loaded(found.question, demand), found.machine, found.layout)
+    if isinstance(held, Feasible):
+        return replace(held, demand=demand)
+    fewer = most_people(found, people, found.capacity) if held.code == "cache_too_small" else 0
+    return replace(held, fix=f"plan for at most {fewer} people") if fewer else held
+
+
+def _with_rate(found: Feasible) -> Feasible | Rejection:
+    """A layout judged at the concurrency that its arrivals settle at, where that is more than was asked for."""
+    settled, workload = state(found), found.question.workload
+    in_flight = 0 if settled is None else ceil(settled.concurrency * found.layout.data_parallel_size)
+    if in_flight <= workload.concurrent_sequences:
+        return found
+    more = replace(found.question, workload=replace(workload, concurrent_sequences=in_flight))
+    return judge(more, found.machine, found.layout)
 
 
 class Counted:
@@ -241,11 +270,11 @@ def _enough_copies(searched: Searched, counted: Counted) -> Layout | None:
     """
     if searched.question.model.experts:
         return None
-    asked = searched.question.workload.requests_per_second or searched.question.workload.concurrent_sequences
     node, found = counted.machine.gpus_per_node, list[Layout]()
     for verdict in counted.verdicts:
         if isinstance(verdict, Missed) and (carried := carried_by_copy(verdict.found)):
-            layout = verdict.found.layout
+            layout, workload = verdict.found.layout, verdict.found.question.workload
+            asked = workload.requests_per_second or workload.concurrent_sequences
             size = layout.gpu_count // layout.data_parallel_size
             gpus = ceil(asked / carried) * size
             gpus = round_up(gpus, node) if gpus > node else gpus

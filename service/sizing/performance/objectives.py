@@ -195,10 +195,16 @@ def curve(
 ) -> tuple[CurvePoint, ...]:
     """Central values over the loads a copy can run, evenly spaced by factor; throughput over all copies."""
     copy = copy_under(replica, prompt_tokens, output_tokens, correction)
+    per_second = replica.layout.data_parallel_size * output_tokens
+    return tuple(
+        CurvePoint(
+            round(state.concurrency), state.tpot_s * 1000, state.ttft_s * 1000, state.requests_per_second * per_second
+        )
+        for state in curve_of(copy, points)
+    )
+
+
+def curve_of(copy: Copy, points: int) -> tuple[State, ...]:
+    """States of a copy from one request to as many as it runs at once, at most `points`, evenly spaced by factor."""
     loads = dict.fromkeys(round(copy.limit ** (index / max(1, points - 1))) for index in range(points))
-    result = list[CurvePoint]()
-    for concurrency in loads:
-        state = copy.at(concurrency)
-        tokens = state.requests_per_second * replica.layout.data_parallel_size * output_tokens
-        result.append(CurvePoint(concurrency, state.tpot_s * 1000, state.ttft_s * 1000, tokens))
-    return tuple(result)
+    return tuple(copy.at(concurrency) for concurrency in loads)
