@@ -6,6 +6,7 @@ Field descriptions, units and examples are part of the types: the published cont
 from dataclasses import dataclass
 from typing import Annotated
 
+from service.sizing.load_answers import LoadPoint, ObjectivesAnswer, PeopleAnswer
 from service.sizing.quantities import Doc, Figure
 
 
@@ -150,68 +151,6 @@ class ThroughputAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseAnswer:
-    """A promised time, held against the prediction with a margin."""
-
-    promised_ms: Annotated[float, Doc("promised at most", "ms", 40.0)]
-    predicted_ms: Annotated[float, Doc("central prediction under the load asked", "ms", 28.4)]
-    margin: Annotated[float, Doc("factor on the prediction before it is held against the promise", example=1.15)]
-    with_margin_ms: Annotated[float, Doc("what was held against the promise", "ms", 32.7)]
-    over_promised_percent: Annotated[
-        float, Doc("of decisions on measured runs, how many then promised more than was kept", "per cent", 4)
-    ]
-    measured_on: Annotated[str, Doc("those decisions")]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectivesAnswer:
-    """What was promised and what the deployment carries within it."""
-
-    tpot: Annotated[PromiseAnswer | None, Doc("time per output token; null: not promised")]
-    ttft: Annotated[PromiseAnswer | None, Doc("time to first token; null: not promised")]
-    requests_in_flight: Annotated[
-        float, Doc("requests at once over all copies that this was judged at; of a rate, where it settles", example=16)
-    ]
-    concurrent_sequences: Annotated[
-        int, Doc("most requests at once, over all copies, that run and keep the promises", example=41)
-    ]
-    requests_per_second: Annotated[
-        float, Doc("most requests a second, arriving at random, that keep the promises", "1/s", 3.71)
-    ]
-    utilisation: Annotated[
-        float | None,
-        Doc("requests that arrive over what all copies complete at their limit; null without a rate", example=0.42),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class PeopleAnswer:
-    """The load that people make of this deployment, and how it follows."""
-
-    people: Annotated[int, Doc("all who may use it", example=50)]
-    active: Annotated[float, Doc("of them, those who use it in the busy hour", example=25)]
-    answer_seconds: Annotated[float, Doc("from a question to the end of its answer, at the mean load", "s", 9.6)]
-    think_seconds: Annotated[float, Doc("from the end of an answer to the next question", "s", 40)]
-    mean_concurrency: Annotated[float, Doc("requests in flight on average", example=4.8)]
-    peak_concurrency: Annotated[
-        int, Doc("requests in flight at a busy moment: what the plan holds and is timed at", example=11)
-    ]
-    requests_per_second: Annotated[float, Doc("questions asked on average", "1/s", 0.504)]
-    how: Annotated[str, Doc("the rule in a sentence")]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPoint:
-    """One load of the curve over concurrency, central values."""
-
-    concurrent_sequences: Annotated[int, Doc("requests at once, over all copies", example=32)]
-    tpot_ms: Annotated[float, Doc("time per output token", "ms", 21.3)]
-    ttft_ms: Annotated[float, Doc("time to first token", "ms", 410.0)]
-    output_tokens_per_second: Annotated[float, Doc("over all copies", "tokens/s", 1450.0)]
-    keeps_objectives: Annotated[bool | None, Doc("whether the promises are kept; null: none were asked")]
-
-
-@dataclass(frozen=True, slots=True)
 class PriceAnswer:
     """The price a cost rests on."""
 
@@ -296,6 +235,44 @@ class CalibrationAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingPointAnswer:
+    """One measured load of the model on the GPU."""
+
+    id: Annotated[str, Doc("its id under /calibrations", example="8d0f3b5c2a917e46")]
+    source: Annotated[str, Doc("where it was published or who reported it")]
+    version: Annotated[str | None, Doc("vLLM release measured; null: not reported", example="0.19.0")]
+    layout: Annotated[LayoutAnswer, Doc("layout measured")]
+    concurrency: Annotated[float, Doc("requests at once in one copy", example=32)]
+    prompt_tokens: Annotated[int, Doc("of a request", "tokens", 1024)]
+    output_tokens: Annotated[int, Doc("of a request", "tokens", 1024)]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesWithoutAnswer:
+    """Central times and throughput before measured loads corrected them."""
+
+    tpot_ms: Annotated[float, Doc("time per output token", "ms")]
+    ttft_ms: Annotated[float, Doc("time to first token", "ms")]
+    output_tokens_per_second: Annotated[float, Doc("over all copies", "tokens/s")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesCalibrationAnswer:
+    """The measured loads that corrected times and throughput."""
+
+    tier: Annotated[
+        str,
+        Doc(
+            "points: several loads of this layout; one_point: one; siblings: other layouts of the same model and GPU",
+            example="points",
+        ),
+    ]
+    used: Annotated[int, Doc("measured loads used", example=12)]
+    points: Annotated[tuple[ServingPointAnswer, ...], Doc("the first ten of them")]
+    prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures without them")]
+
+
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """One GPU count of the curve of diminishing returns."""
 
@@ -336,6 +313,9 @@ class Plan:
     checklist: Annotated[tuple[str, ...], Doc("what to verify before buying")]
     calibration: Annotated[
         CalibrationAnswer | None, Doc("the measured startup used; null: weights and working space are predictions")
+    ]
+    times_calibration: Annotated[
+        TimesCalibrationAnswer | None, Doc("the measured loads used; null: times and throughput are predictions")
     ]
     basis: Annotated[dict[str, Origin], Doc("origin of each figure, by its path in the plan")]
 

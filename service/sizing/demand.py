@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from math import ceil, exp, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 
+from service.sizing.crossing import crossing
+
 SETTLED = 1e-7
 """Relative width at which the concurrency that a load settles at is known well enough."""
+
+LEAST_SHARE = 1e-3
+"""Of a request in flight, where the fewest are looked for."""
 
 MOST_SUMMED = 1000
 """People up to whom the binomial distribution is summed; of more, its quantile is approximated."""
@@ -146,14 +151,14 @@ def settled_concurrency(people: int, share_active: float, think_s: float, answer
     answer_s : callable
         Seconds of an answer at a concurrency; must not fall as it rises.
     """
-    low, high = 0.0, active_people(people, share_active)
-    while high - low > SETTLED * high:
-        middle = (low + high) / 2
-        if mean_concurrency(people, share_active, answer_s(middle), think_s) > middle:
-            low = middle
-        else:
-            high = middle
-    return high
+    most = active_people(people, share_active)
+    least = mean_concurrency(people, share_active, answer_s(min(1.0, most) * LEAST_SHARE), think_s)
+    return crossing(
+        lambda waiting: waiting - mean_concurrency(people, share_active, answer_s(waiting), think_s),
+        least,
+        most,
+        SETTLED,
+    )
 
 
 def cached_tokens(conversations: int, mean_tokens: float, maximum_tokens: int, chance: float = 0.01) -> int:

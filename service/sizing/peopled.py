@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from service.sizing.answer import PeopleAnswer
 from service.sizing.demand import Demand, People, active_people, demand_of
 from service.sizing.engine.refusal import Refusal
 from service.sizing.judge import Feasible
+from service.sizing.load_answers import PeopleAnswer
 from service.sizing.performance.serving import Copy
 from service.sizing.question import Question
 from service.sizing.times import copy

@@ -17,8 +17,12 @@ from service.sizing.answer import (
     Plan,
     PredictionAnswer,
     RankAnswer,
+    ServingPointAnswer,
     ThroughputAnswer,
+    TimesCalibrationAnswer,
+    TimesWithoutAnswer,
 )
+from service.sizing.corrections import used_for
 from service.sizing.engine import flags, manifests
 from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_latent, is_quantised
 from service.sizing.judge import Feasible, layout_answer
@@ -32,7 +36,7 @@ from service.sizing.promises import load_curve, objectives_answer
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
-from service.sizing.times import prediction, tokens_per_second
+from service.sizing.times import prediction, tokens_per_second, uncorrected
 from service.sizing.weights import stage_weights, total_active_parameters, total_parameters
 
 
@@ -153,6 +157,32 @@ def calibration_answer(found: Feasible) -> CalibrationAnswer | None:
     )
 
 
+def times_calibration_answer(found: Feasible) -> TimesCalibrationAnswer | None:
+    """The measured loads that corrected the times, and what was predicted without them."""
+    used, plain = used_for(found), uncorrected(found) if used_for(found).points else None
+    if plain is None:
+        return None
+    return TimesCalibrationAnswer(
+        tier=used.correction.tier.name.lower(),
+        used=len(used.points),
+        points=tuple(
+            ServingPointAnswer(
+                id=each.id,
+                source=each.source,
+                version=each.version or None,
+                layout=layout_answer(each.layout),
+                concurrency=each.point.concurrency,
+                prompt_tokens=each.point.prompt_tokens,
+                output_tokens=each.point.output_tokens,
+            )
+            for each in used.points[: explain.MOST_NAMED]
+        ),
+        prediction_without=TimesWithoutAnswer(
+            plain.tpot_ms.value, plain.ttft_ms.value, plain.output_tokens_per_second.value
+        ),
+    )
+
+
 def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
     model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
@@ -250,5 +280,6 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         warnings=explain.warnings(found),
         checklist=explain.checklist(found),
         calibration=calibration_answer(found),
+        times_calibration=times_calibration_answer(found),
         basis=explain.basis(found),
     )

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from service.sizing.answer import LoadPoint, ObjectivesAnswer, PromiseAnswer
 from service.sizing.corrections import used_for
 from service.sizing.engine.refusal import Refusal
 from service.sizing.judge import Feasible
+from service.sizing.load_answers import LoadPoint, ObjectivesAnswer, PromiseAnswer
 from service.sizing.peopled import most_people
 from service.sizing.performance.objectives import (
     TPOT_MARGINS,
@@ -34,13 +34,16 @@ class Missed:
 
     Attributes
     ----------
+    code, message : str
+        The first promise that it breaks.
     by : float
         How many times longer than promised the worst time is with its margin; of a rate, arrivals over what can be
         promised.
     """
 
     found: Feasible
-    refusal: Refusal
+    code: str
+    message: str
     by: float
 
 
@@ -64,7 +67,7 @@ def judged(found: Feasible) -> Feasible | Missed | Refusal:
         message = (
             f"{rate:g} requests arrive a second and {_copies(found)} can be promised to complete {rounded_down(most):g}"
         )
-        return Missed(found, Refusal("rate_too_high", message, fix=_fix(found, one, None)), rate / most)
+        return Missed(found, "rate_too_high", message, rate / most)
     token, first = margins(found)
     promised = found.question.objectives
     over = [
@@ -83,7 +86,7 @@ def judged(found: Feasible) -> Feasible | Missed | Refusal:
         f"{value * margin.factor:.1f} ms, and {most:g} ms are promised"
     )
     by = max(value * margin.factor / most for _, _, value, margin, most in over)
-    return Missed(found, Refusal(code, message, fix=_fix(found, one, now)), by)
+    return Missed(found, code, message, by)
 
 
 def margins(found: Feasible) -> tuple[Margin, Margin]:
@@ -130,9 +133,12 @@ def _at(found: Feasible) -> str:
     return f"with {workload.concurrent_sequences} requests at once{spread}"
 
 
-def _fix(found: Feasible, one: Copy, now: State | None) -> str | None:
-    """The largest load of the same layout that keeps the promises, or the promises that this load keeps."""
+def refusal_of(missed: Missed) -> Refusal:
+    """The refusal, with the largest load of the same layout that keeps the promises, and those that this load keeps."""
+    found, one, now = missed.found, copy(missed.found), state(missed.found)
     options, people = list[str](), found.question.workload.people
+    if one is None:
+        return Refusal(missed.code, missed.message)
     if found.question.workload.requests_per_second is not None:
         if rate := carried_a_second(found, one):
             options.append(f"send at most {rate:g} requests a second")
@@ -153,7 +159,7 @@ def _fix(found: Feasible, one: Copy, now: State | None) -> str | None:
             if most is not None and value > most
         ]
         options.append(f"promise a {' and a '.join(kept)}")
-    return ", or ".join(options) or None
+    return Refusal(missed.code, missed.message, fix=", or ".join(options) or None)
 
 
 def _rounded_up(ms: float) -> str:

@@ -8,6 +8,7 @@ from service.sizing.engine.profile import profile_for
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
 from service.sizing.pricing import offer_for, plain
+from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
 from service.sizing.question import Question, RankBy
 from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
@@ -58,7 +59,8 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
     """Why the first of `best` is recommended."""
     chosen = best[0]
     if question.layout is not None:
-        return ("the layout was given; it starts and holds the workload",)
+        kept = " and keeps what is promised" if are_asked(question) else ""
+        return (f"the layout was given; it starts{',' if kept else ' and'} holds the workload{kept}",)
     reasons = list[str]()
     smaller = [
         each

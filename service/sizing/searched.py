@@ -11,9 +11,9 @@ from service.sizing.engine.refusal import Refusal
 from service.sizing.judge import Feasible, judge, rejection
 from service.sizing.layouts import Layout, candidates, counts_to_try
 from service.sizing.model.summary import is_latent, routed_experts
-from service.sizing.peopled import demand_on, loaded, most_people
+from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
-from service.sizing.promises import CODES, Missed, carried_by_copy, judged
+from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of
 from service.sizing.quantities import round_up
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.times import state, token_ms, tokens_per_second
@@ -86,8 +86,7 @@ def _with_people(found: Feasible, people: People) -> Feasible | Rejection:
     held = judge(loaded(found.question, demand), found.machine, found.layout)
     if isinstance(held, Feasible):
         return replace(held, demand=demand)
-    fewer = most_people(found, people, found.capacity) if held.code == "cache_too_small" else 0
-    return replace(held, fix=f"plan for at most {fewer} people") if fewer else held
+    return replace(held, fix="plan for fewer people") if held.code == "cache_too_small" else held
 
 
 def _with_rate(found: Feasible) -> Feasible | Rejection:
@@ -128,8 +127,11 @@ class Counted:
 
     @cached_property
     def first(self) -> Feasible | None:
-        """A layout that serves, found first: the last ones, which split most, are the likeliest."""
-        for layout in (*reversed(self._layouts), *self._spare):
+        """A layout that serves, found first: copies as large as a node are the likeliest, then larger ones."""
+        node, likeliest = self.machine.gpus_per_node, list(reversed(self._layouts))
+        within = [each for each in likeliest if each.gpu_count <= node * each.data_parallel_size]
+        beyond = [each for each in likeliest if each.gpu_count > node * each.data_parallel_size]
+        for layout in (*within, *beyond, *self._spare):
             if isinstance(verdict := self._verdict(layout), Feasible):
                 return verdict
         return None
@@ -165,10 +167,10 @@ class Counted:
         """The most fundamental reason against the count; None where a layout serves."""
         if self.serves:
             return None
-        refused = [verdict for verdict in self.verdicts if isinstance(verdict, Rejection)]
+        refused = [verdict for verdict in reversed(self.verdicts) if isinstance(verdict, Rejection)]
         worst = min(refused, key=_severity, default=None)
         if self.missed is not None and (worst is None or worst.code not in FUNDAMENTAL):
-            return rejection(self.machine.gpu, self.missed.found.layout, self.missed.refusal)
+            return rejection(self.machine.gpu, self.missed.found.layout, refusal_of(self.missed))
         return worst
 
 

@@ -10,6 +10,7 @@ GPU; the tests hold the formulas to it.
 from dataclasses import dataclass, field, replace
 from math import hypot
 
+from service.sizing.crossing import crossing
 from service.sizing.performance.calibration import UNCORRECTED, Correction
 from service.sizing.performance.collectives import Collective
 from service.sizing.performance.costs import StageCost
@@ -19,8 +20,8 @@ MOST_UTILISATION = 0.95
 """Share of what a copy can complete beyond which an arrival rate is refused: queues then grow without a bound that
 can be promised."""
 
-SETTLED = 1e-4
-"""Relative width at which the concurrency that an arrival rate settles at is known well enough."""
+SETTLED = 1e-5
+"""Relative width within which the concurrency that an arrival rate settles at is known well enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +234,13 @@ class Copy:
         full = self.at(self.limit)
         if requests_per_second > MOST_UTILISATION * full.requests_per_second:
             return None
-        low = min(self.limit, requests_per_second / self.at(1.0).requests_per_second)
-        high = min(self.limit, requests_per_second * self.limit / full.requests_per_second)
-        while high - low > SETTLED * high:
-            middle = (low + high) / 2
-            if self.at(middle).requests_per_second < requests_per_second:
-                low = middle
-            else:
-                high = middle
-        return self.open_at(high, requests_per_second)
+        settled = crossing(
+            lambda concurrency: self.at(concurrency).requests_per_second - requests_per_second,
+            min(self.limit, requests_per_second / self.at(1.0).requests_per_second),
+            min(self.limit, requests_per_second * self.limit / full.requests_per_second),
+            SETTLED,
+        )
+        return self.open_at(settled, requests_per_second)
 
     def open_at(self, concurrency: float, requests_per_second: float | None = None) -> State:
         """Open loop that has settled at a concurrency, at most the limit, by arrivals at a rate (None: its own).
