@@ -1,6 +1,6 @@
 """Does a layout that starts and holds the workload keep the promised times, and how much of it could it carry?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -30,7 +30,7 @@ CODES = ("rate_too_high", "tpot_missed", "ttft_missed")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Missed:
-    """A layout that serves the workload, but more slowly than promised.
+    """A layout that starts, but is too slow for what is promised, or holds too little for the people who use it.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Missed:
         The first promise that it breaks.
     by : float
         How many times longer than promised the worst time is with its margin; of a rate, arrivals over what can be
-        promised.
+        promised; of people, how many wait at a busy moment over how many are held.
     """
 
     found: Feasible
@@ -135,31 +135,38 @@ def _at(found: Feasible) -> str:
 
 def refusal_of(missed: Missed) -> Refusal:
     """The refusal, with the largest load of the same layout that keeps the promises, and those that this load keeps."""
-    found, one, now = missed.found, copy(missed.found), state(missed.found)
-    options, people = list[str](), found.question.workload.people
-    if one is None:
-        return Refusal(missed.code, missed.message)
-    if found.question.workload.requests_per_second is not None:
-        if rate := carried_a_second(found, one):
-            options.append(f"send at most {rate:g} requests a second")
-    elif carried := carried_at_once(found, one):
-        if people is None:
-            options.append(f"ask for at most {carried} concurrent sequences")
-        elif fewer := most_people(found, people, carried):
-            options.append(f"plan for at most {fewer} people")
-    if now is not None:
-        token, first = margins(found)
-        promised = found.question.objectives
-        kept = [
-            f"{name} of {_rounded_up(value)}"
-            for name, value, most in (
-                ("tpot_ms", now.tpot_s * 1000 * token.factor, promised.tpot_ms),
-                ("ttft_ms", now.ttft_s * 1000 * first.factor, promised.ttft_ms),
-            )
-            if most is not None and value > most
-        ]
-        options.append(f"promise a {' and a '.join(kept)}")
+    options = [*_smaller_loads(missed.found), *_looser_promises(missed.found)]
     return Refusal(missed.code, missed.message, fix=", or ".join(options) or None)
+
+
+def _smaller_loads(found: Feasible) -> Iterator[str]:
+    one, workload = copy(found), found.question.workload
+    if workload.requests_per_second is not None:
+        if one is not None and (rate := carried_a_second(found, one)):
+            yield f"send at most {rate:g} requests a second"
+        return
+    carried = found.capacity if one is None else carried_at_once(found, one)
+    if workload.people is None:
+        if carried:
+            yield f"ask for at most {carried} concurrent sequences"
+    elif fewer := most_people(found, workload.people, carried):
+        yield f"plan for at most {fewer} people"
+
+
+def _looser_promises(found: Feasible) -> Iterator[str]:
+    now, (token, first), promised = state(found), margins(found), found.question.objectives
+    if now is None:
+        return
+    kept = [
+        f"{name} of {_rounded_up(value)}"
+        for name, value, most in (
+            ("tpot_ms", now.tpot_s * 1000 * token.factor, promised.tpot_ms),
+            ("ttft_ms", now.ttft_s * 1000 * first.factor, promised.ttft_ms),
+        )
+        if most is not None and value > most
+    ]
+    if kept:
+        yield f"promise a {' and a '.join(kept)}"
 
 
 def _rounded_up(ms: float) -> str:

@@ -14,7 +14,7 @@ from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
 from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of
-from service.sizing.quantities import round_up
+from service.sizing.quantities import ceil_div, round_up
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.times import state, token_ms, tokens_per_second
 
@@ -72,21 +72,26 @@ def verdict_on(question: Question, machine: Machine, layout: Layout) -> Verdict:
         found = _with_people(found, question.workload.people)
     elif isinstance(found, Feasible) and question.workload.requests_per_second is not None:
         found = _with_rate(found)
-    if isinstance(found, Rejection):
+    if not isinstance(found, Feasible):
         return found
     kept = judged(found)
     return kept if isinstance(kept, Feasible | Missed) else rejection(machine.gpu, layout, kept)
 
 
-def _with_people(found: Feasible, people: People) -> Feasible | Rejection:
+def _with_people(found: Feasible, people: People) -> Verdict:
     """A layout judged at the busy moments of the people who use it."""
     demand = demand_on(found, people)
     if isinstance(demand, Refusal):
         return rejection(found.machine.gpu, found.layout, demand)
-    held = judge(loaded(found.question, demand), found.machine, found.layout)
+    question = loaded(found.question, demand)
+    held = judge(question, found.machine, found.layout)
     if isinstance(held, Feasible):
         return replace(held, demand=demand)
-    return replace(held, fix="plan for fewer people") if held.code == "cache_too_small" else held
+    if held.code != "cache_too_small":
+        return held
+    sequences = ceil_div(demand.peak, found.layout.data_parallel_size)
+    short = replace(found, question=question, sequences=sequences, demand=demand)
+    return Missed(short, held.code, held.message, demand.peak / max(1, found.capacity))
 
 
 def _with_rate(found: Feasible) -> Feasible | Rejection:
