@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic.fields import FieldInfo
 
+from service.sizing.engine.defaults import AUTO_FIT
 from service.sizing.engine.kv_dtypes import KV_CACHE_DTYPES
 from service.sizing.question import RankBy
 
@@ -58,6 +59,22 @@ def _known_cache_dtype(value: str) -> str:
 CacheDtype = Annotated[
     str, AfterValidator(_known_cache_dtype), Field(json_schema_extra={"enum": list[Any](KV_CACHE_DTYPES)})
 ]
+
+
+def _context_length(value: int) -> int:
+    if value != AUTO_FIT and not 1 <= value <= MAX_TOKENS:
+        raise ValueError(f"must be from 1 to {MAX_TOKENS}, or {AUTO_FIT} to let the engine fit it to memory")
+    return value
+
+
+ContextLength = Annotated[
+    int,
+    AfterValidator(_context_length),
+    Field(json_schema_extra={"anyOf": [{"const": AUTO_FIT}, {"minimum": 1, "maximum": MAX_TOKENS}]}),
+    INTEGRAL,
+]
+"""A longest context as the engine takes one (vLLM 0.33 `config/model.py: ModelConfig`)."""
+
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), INTEGRAL]
 Count = Annotated[int, Field(ge=1, le=MAX_GPUS), INTEGRAL]
 
@@ -194,7 +211,7 @@ class EngineRequest(Contract):
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] | None = Field(
         default=None, description="share of GPU memory the engine may take", examples=[0.92]
     )
-    max_model_len: Annotated[int, Field(ge=-1, le=MAX_TOKENS), INTEGRAL] | None = Field(
+    max_model_len: ContextLength | None = Field(
         default=None, description="longest context (tokens); -1: let the engine fit it to memory", examples=[32768]
     )
     max_num_seqs: Annotated[int, Field(ge=1, le=1_000_000), INTEGRAL] | None = Field(
@@ -225,7 +242,7 @@ class AssumptionsRequest(Contract):
     working_space_gib: Annotated[Number, Field(ge=0, le=1_048_576)] | None = Field(
         default=None, description="memory that is neither weights nor cache (GiB); taken as exact", examples=[2.0]
     )
-    memory_bandwidth_fraction: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+    memory_bandwidth_fraction: Annotated[Number, Field(ge=0.001, le=1)] | None = Field(
         default=None, description="share of the rated bandwidth that weight reads reach", examples=[0.85]
     )
 

@@ -19,7 +19,8 @@ DESCRIPTION = """\
 How to run an open-weights model on vLLM: which GPUs, how many, which parallel sizes, what fits, how fast, at what
 price, with which flags, and why. Sizes are bytes (GiB = 2^30, GB = 10^9), money is exact decimals in strings, times
 are in the unit that the field's name ends with. An infeasible question is answered (200) with the reasons and the
-nearest fix; bad input is a problem (RFC 9457) that names the field.\
+nearest fix; bad input is a problem (RFC 9457) that names the field. Every path that answers GET answers HEAD with the
+same status and headers, and no body.\
 """
 
 Schema = dict[str, Any]

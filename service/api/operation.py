@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from pydantic import BaseModel
 
 from service.api import auth
+from service.api.head import allowed
 
 Handler = Callable[[Request[Any, Any, Any]], Response[bytes] | Awaitable[Response[bytes]]]
 
@@ -111,9 +112,9 @@ def _handler(operation: Operation, path: str) -> HTTPRouteHandler:
 
 def _options(path: str, methods: list[str], name: str) -> HTTPRouteHandler:
     """The answer to OPTIONS: all methods of the path, where the framework would name those of one handler."""
-    allowed = ", ".join(sorted({*methods, "OPTIONS"}))
+    allow = allowed({*methods, "OPTIONS"})
 
     async def handle() -> Response[None]:
-        return Response(None, status_code=204, headers={"Allow": allowed})
+        return Response(None, status_code=204, headers={"Allow": allow})
 
     return HTTPRouteHandler(path, http_method=[HttpMethod.OPTIONS], name=f"OPTIONS {name}", status_code=204)(handle)

@@ -29,9 +29,10 @@ from service.catalogue.records.model import read_at
 from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing import plan
 from service.sizing.answer import Answer
-from service.sizing.calibration import StartupPoint
+from service.sizing.calibration import Neighbour, StartupPoint
 from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
+from service.sizing.engine.profile import profile_for, release
 from service.sizing.errors import InvalidConfig, NotUnderstood, SizingError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
@@ -40,6 +41,7 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.quantities import GIB
 from service.sizing.question import Assumptions, Machine, Objectives, Question, Workload
 from service.sizing.topology import Topology
+from service.sizing.working_space import era_of
 
 REMEMBERED_BYTES = 32 << 20
 """Memory for answers given before, by worker."""
@@ -165,6 +167,8 @@ def question_about(
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
         curve_points=asked.curve_points,
+        neighbours=neighbours_of(asked, machines, snapshot),
+        memory_errors=snapshot.memory_errors,
         offers=offers_for(asked.prices, machines, snapshot),
         catalogue_revision=snapshot.revision,
         rules_version=RULES_VERSION,
@@ -178,6 +182,18 @@ def calibrations_of(
     if asked.calibration == "off" or asked.precision != "checkpoint":
         return {}
     return snapshot.startup_points(model.name)
+
+
+def neighbours_of(
+    asked: PlanRequest, machines: tuple[Machine, ...], snapshot: Snapshot
+) -> Mapping[str, tuple[Neighbour, ...]]:
+    """Measured startups of any model on the machines' cards, by GPU slug; only for releases that were not fitted."""
+    profile, _ = profile_for(asked.engine.version)
+    number = release(asked.engine.version or profile.version) or profile.first
+    if asked.calibration == "off" or era_of(number).measured:
+        return {}
+    slugs = {machine.gpu.slug for machine in machines}
+    return {slug: found for slug in sorted(slugs) if (found := snapshot.neighbours(slug, number))}
 
 
 def workload_of(asked: DeploymentRequest) -> Workload:

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from service.api.head import allowed
 from service.sizing.quantities import Doc
 from service.storage.engine import DatabaseUnavailable
 from service.telemetry import logger
@@ -130,12 +131,15 @@ def handle_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[byt
         415: "send application/json",
     }
     code = status.phrase.lower().replace(" ", "_").replace("-", "_")
+    headers = dict(error.headers or {})
+    if methods := headers.get("allow"):
+        headers["allow"] = allowed(methods.split(", "))
     problem = Problem(
         status.value,
         code,
         status.phrase,
         details.get(status.value, error.detail or status.description),
-        headers=dict(error.headers or {}),
+        headers=headers,
     )
     return respond(problem)
 

@@ -108,8 +108,10 @@ def _field_error(detail: ErrorDetails, model: type[BaseModel]) -> FieldError:
         return FieldError(location, f"unknown field{hint} (accepted: {', '.join(accepted)})")
     if detail["type"] == "missing":
         return FieldError(location, "is missing")
+    # Of a check of our own, the sentence alone.
+    message = detail["msg"].removeprefix("Value error, ")
     shown = _shown(detail["input"])
-    return FieldError(location, f"{detail['msg']}, not {shown}" if shown else detail["msg"])
+    return FieldError(location, f"{message}, not {shown}" if shown else message)
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

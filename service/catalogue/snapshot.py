@@ -2,21 +2,30 @@
 
 import difflib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from typing import TypeVar
 
+from service.catalogue.accuracy import Compared, compared, errors_by_kind
 from service.catalogue.offers import PricesWanted, best_offers, is_comparable
 from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
 from service.catalogue.records.source import SourceRecord
-from service.catalogue.startups import StartupRecord, points_by_model
-from service.sizing.calibration import StartupPoint
+from service.catalogue.startup_models import startup_model
+from service.catalogue.startups import StartupRecord, point_of, points_by_model
+from service.sizing.calibration import Neighbour, StartupPoint
 from service.sizing.cost.offer import Offer
+from service.sizing.engine.profile import release
+from service.sizing.errors import SizingError
+from service.sizing.evidence import Kind, MeasuredError
+from service.sizing.fit import predicted_at
+from service.sizing.hardware import Gpu, Link
+from service.sizing.model.shape import ModelShape
+from service.sizing.working_space import Release, era_of
 
 Record = TypeVar("Record")
 
@@ -158,14 +167,79 @@ class Snapshot:
 
     def keeping(self, earlier: "Snapshot") -> "Snapshot":
         """This catalogue with the records of an earlier one where they are equal, and so with what was read of them."""
-        held = {model.name: model for model in earlier.models}
-        same = (held.get(model.name) for model in self.models)
-        models = tuple(old if old == new else new for old, new in zip(same, self.models, strict=True))
-        return replace(self, models=models)
+        models = {model.name: model for model in earlier.models}
+        gpus = {gpu.slug: gpu for gpu in earlier.gpus}
+        return replace(
+            self,
+            models=tuple(old if (old := models.get(new.name)) == new else new for new in self.models),
+            gpus=tuple(old if (old := gpus.get(new.slug)) == new else new for new in self.gpus),
+        )
 
     def startup_points(self, model: str) -> Mapping[str, tuple[StartupPoint, ...]]:
         """Accepted startups of a model that correct predictions, by GPU slug."""
         return self._startups_by_model.get(model.casefold(), {})
+
+    def neighbours(self, gpu: str, number: Release) -> tuple[Neighbour, ...]:
+        """Accepted startups of every model on a card with a release, beside what is predicted of them.
+
+        Empty for releases of an era that the formulas were fitted to, where they would add nothing.
+        """
+        key = gpu, number
+        if key not in self._neighbours:
+            found = self._unfitted_startups.get(key, ())
+            self._neighbours[key] = tuple(each for record in found for each in self._neighbour(record))
+        return self._neighbours[key]
+
+    def _neighbour(self, record: StartupRecord) -> Iterator[Neighbour]:
+        point, measured = point_of(record), record.measurement
+        model, gpu = self.started_model(measured.model), self.known_gpu(measured.gpu)
+        if point is None or model is None or gpu is None:
+            return
+        link = gpu.link if measured.link is None else Link(measured.link)
+        predicted = predicted_at(point, model, gpu, link)
+        if predicted is not None:
+            yield Neighbour(point, model.experts > 0, predicted)
+
+    @cached_property
+    def _neighbours(self) -> dict[tuple[str, Release], tuple[Neighbour, ...]]:
+        # A memory of what was asked, not part of the catalogue.
+        return {}
+
+    @cached_property
+    def _unfitted_startups(self) -> Mapping[tuple[str, Release], Sequence[StartupRecord]]:
+        """Usable startups of releases whose era was not fitted, by GPU slug and release."""
+        found: defaultdict[tuple[str, Release], list[StartupRecord]] = defaultdict(list)
+        for record in self.startups:
+            number = release(record.measurement.engine_version or "")
+            if number is not None and not era_of(number).measured and point_of(record) is not None:
+                found[record.measurement.gpu, number].append(record)
+        return found
+
+    def started_model(self, name: str) -> ModelShape | None:
+        """The checkpoint that a startup names: of the catalogue, else composed; None: not known, or not understood."""
+        record = self.known_model(name)
+        if record is None:
+            return startup_model(name)
+        return None if isinstance(record.reading, SizingError) else record.reading
+
+    def known_model(self, name: str) -> ModelRecord | None:
+        """The model that a measurement names, where the catalogue holds it."""
+        return self._models_by_name.get(name.casefold())
+
+    def known_gpu(self, slug: str) -> Gpu | None:
+        """The card that a measurement names, where the catalogue holds it."""
+        record = self._gpus_by_name.get(slug.casefold())
+        return None if record is None else record.gpu()
+
+    @cached_property
+    def compared_startups(self) -> tuple[Compared, ...]:
+        """Every accepted startup that can be sized, beside its prediction; takes a second for a catalogue just read."""
+        return compared(self)
+
+    @cached_property
+    def memory_errors(self) -> Mapping[Kind, MeasuredError]:
+        """How far predictions of memory were off, by kind of deployment."""
+        return errors_by_kind(self.compared_startups)
 
     @cached_property
     def _startups_by_model(self) -> Mapping[str, Mapping[str, tuple[StartupPoint, ...]]]:

@@ -63,6 +63,7 @@ def point_of(record: StartupRecord) -> StartupPoint | None:
     return StartupPoint(
         id=record.id,
         source=measured.source,
+        model=measured.model,
         version=measured.engine_version,
         release=number,
         layout=Layout(

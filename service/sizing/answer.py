@@ -215,19 +215,25 @@ class PredictionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationAnswer:
-    """The measured startup that corrected weights and working space."""
+    """The measured startup that corrected weights and working space, or of another model, the working space alone."""
 
     id: Annotated[str, Doc("its id under /calibrations", example="3f2a9c1e7b604d58")]
     tier: Annotated[
         str,
         Doc(
-            "exact: the same deployment, copied; same_version and same_era: what the prediction missed there is added",
+            "exact: the same deployment, copied; same_version and same_era: what the prediction missed there is added; "
+            "other_model: half of what it missed there, 0.3 GiB at most",
             example="same_version",
         ),
     ]
     distance: Annotated[
-        float, Doc("doublings of sizes and minor releases between the two; 0: the same deployment", example=1.0)
+        float,
+        Doc(
+            "doublings of sizes and minor releases between the two, one more for another model; 0: the same deployment",
+            example=1.0,
+        ),
     ]
+    model: Annotated[str, Doc("model measured, as given to vLLM", example="Qwen/Qwen3-32B")]
     version: Annotated[str, Doc("vLLM release measured", example="0.19.0")]
     layout: Annotated[LayoutAnswer, Doc("layout measured")]
     source: Annotated[str, Doc("where it was published or who reported it")]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from service.sizing.hardware import Gpu, Vendor
 from service.sizing.layouts import Layout
@@ -25,6 +26,46 @@ class Evidence:
 
     known: Known
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of deployment whose predicted memory errs alike.
+
+    Attributes
+    ----------
+    cards, era : str
+        Architecture of the GPUs, with the compute capability where they have one; releases that divide memory alike.
+    has_experts : bool
+        Whether the model has experts.
+    """
+
+    cards: str
+    era: str
+    has_experts: bool
+
+    def __str__(self) -> str:
+        return f"{'models with experts' if self.has_experts else 'dense models'} on {self.cards} cards, vLLM {self.era}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredError:
+    """How far the predicted cache memory of measured startups was off, absolute, % of the measured one."""
+
+    startups: int
+    median_percent: float
+    p90_percent: float
+
+
+HELD_OUT = MeasuredError(startups=163, median_percent=0.2, p90_percent=2.2)
+"""The same over public startups that were kept out of the fit (docs/memory.md)."""
+
+
+@lru_cache(maxsize=16384)
+def kind_of(model: ModelShape, gpu: Gpu, release: Release) -> Kind:
+    """The kind that a deployment is of."""
+    capability = ".".join(map(str, gpu.compute_capability or ()))
+    return Kind(f"{gpu.architecture} {capability}".strip(), era_of(release).name, model.experts > 0)
 
 
 MEASURED_CAPABILITIES = frozenset({(8, 0), (8, 9), (9, 0), (10, 0)})

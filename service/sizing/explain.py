@@ -2,7 +2,8 @@
 
 from service.sizing.answer import Origin
 from service.sizing.corrections import used_for
-from service.sizing.evidence import Evidence, Known, evidence_of
+from service.sizing.evidence import HELD_OUT, Evidence, Known, evidence_of, kind_of
+from service.sizing.fit import Measured
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
 from service.sizing.outside import little_room_outside
@@ -11,6 +12,7 @@ from service.sizing.pricing import offer_for, price_warnings
 from service.sizing.promises import objectives_answer
 from service.sizing.quantities import GIB, Basis, ceil_div
 from service.sizing.topology import custom_all_reduce, nccl_p2p_disable
+from service.sizing.working_space import era_of
 
 MOST_NAMED = 10
 """Measured loads that an answer names."""
@@ -166,17 +168,51 @@ def _working_space(found: Feasible) -> tuple[str, ...]:
         f"{gib(band.low)} to {gib(band.high)}, {gib(band.value)} shown; the high end decides what fits, the flags and "
         "the capacity"
     )
-    if measured is not None:
+    if measured is not None and measured.is_of_this_model:
         how = "copied from" if measured.match.distance == 0 else "corrected by"
         return (f"the working space is {how} a measured startup of vLLM {measured.match.point.version}: {span}",)
-    known = evidence(found)
+    known, error = evidence(found), f"measured error: {measured_error(found)}"
     if known.known is Known.FITTED:
-        return (f"the working space is a prediction: {span}",)
-    if known.known is Known.UNKNOWN:
-        return (f"the working space is unknown, {span}: {known.why}; measure a startup before you rely on it",)
-    if known.known is Known.LOW_CONFIDENCE:
-        return (f"estimated at low confidence: the working space is {span}; {known.why}",)
-    return (f"the working space is extrapolated: {span}; {known.why}",)
+        lines = (f"the working space is a prediction: {span}", error)
+    elif known.known is Known.UNKNOWN:
+        lines = (f"the working space is unknown, {span}: {known.why}; measure a startup before you rely on it", error)
+    elif known.known is Known.LOW_CONFIDENCE:
+        lines = (f"estimated at low confidence: the working space is {span}; {known.why}", error)
+    else:
+        lines = (f"the working space is extrapolated: {span}; {known.why}", error)
+    return lines if measured is None else (*lines, _neighbour(found, measured))
+
+
+def measured_error(found: Feasible) -> str:
+    """How far predictions of memory were off in cases like this one."""
+    settled = found.settled.fitted
+    kind = kind_of(found.question.model, found.machine.gpu, settled.release)
+    error = found.question.memory_errors.get(kind)
+    if error is None:
+        extrapolated = "" if era_of(settled.release).measured else "extrapolated, "
+        return f"{extrapolated}no measurement ({kind})"
+    several = "startups" if error.startups > 1 else "startup"
+    said = (
+        f"over {error.startups} measured {several} of such cases ({kind}) the predicted cache was off by "
+        f"{error.median_percent:.1f} % in the median and {error.p90_percent:.1f} % in nine of ten"
+    )
+    if not era_of(settled.release).measured:
+        return f"{said}; the formulas are extrapolated there"
+    return (
+        f"{said}; the formulas were fitted to most of these, and {HELD_OUT.startups} startups kept out of the fit were "
+        f"off by {HELD_OUT.median_percent:.1f} % and {HELD_OUT.p90_percent:.1f} %"
+    )
+
+
+def _neighbour(found: Feasible, measured: Measured) -> str:
+    """What a startup of another model added."""
+    point, tight = measured.match.point, found.settled.tight
+    moved = found.settled.fitted.bands[tight].value - measured.predicted.bands[tight].value
+    return (
+        f"{moved / GIB:+.2f} GiB of the working space follow a measured startup of another model, {point.model}, on "
+        f"the same GPU and vLLM {point.version}, at distance {measured.match.distance:.1f}: half of what was missed "
+        f"there, 0.3 GiB at most; without it {gib(measured.predicted.bands[tight].value)} would be shown"
+    )
 
 
 def devices(found: Feasible) -> tuple[int, ...] | None:
@@ -243,6 +279,8 @@ def checklist(found: Feasible) -> tuple[str, ...]:
 def basis(found: Feasible) -> dict[str, Origin]:
     """Where each figure comes from, by its path in the plan."""
     given, measured = found.question.assumptions, found.settled.fitted.measured
+    if measured is not None and not measured.is_of_this_model:
+        measured = None
     version = found.settled.fitted.cache.profile.version
 
     def origin(kind: Basis, source: str) -> Origin:
@@ -263,7 +301,7 @@ def basis(found: Feasible) -> dict[str, Origin]:
         if given.working_space_bytes is not None
         else origin(Basis.MEASURED, f"GET /calibrations/{measured.match.point.id}")
         if measured is not None
-        else _predicted_space(evidence(found)),
+        else _predicted_space(found),
         "memory.kv_cache_room_bytes": origin(Basis.GIVEN, "engine.kv_cache_memory_bytes")
         if found.question.engine.kv_cache_memory_bytes is not None
         else origin(Basis.COMPUTED, "usable - weights - working space"),
@@ -306,8 +344,11 @@ def _beyond(found: Feasible) -> str:
     return f", and {gib(extra)} of copies and padding" if extra else ""
 
 
-def _predicted_space(known: Evidence) -> Origin:
-    """Where a predicted working space comes from."""
+def _predicted_space(found: Feasible) -> Origin:
+    """Where a predicted working space comes from, and how far such predictions were off."""
+    known, measured = evidence(found), found.settled.fitted.measured
+    moved = f"; GET /calibrations/{measured.match.point.id}" if measured is not None else ""
+    error = f"{moved}; measured error: {measured_error(found)}"
     if known.known is Known.FITTED:
-        return Origin(Basis.COMPUTED.value, "formula fitted to public startups of this era of vLLM")
-    return Origin(Basis.ASSUMED.value, f"{known.known.value.replace('_', ' ')}: {known.why}")
+        return Origin(Basis.COMPUTED.value, f"formula fitted to public startups of this era of vLLM{error}")
+    return Origin(Basis.ASSUMED.value, f"{known.known.value.replace('_', ' ')}: {known.why}{error}")

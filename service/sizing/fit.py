@@ -23,6 +23,7 @@ ROUTER_KERNEL_MAJORS = (9, 10)
 
 
 Points = tuple[calibration.StartupPoint, ...]
+Neighbours = tuple[calibration.Neighbour, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,7 @@ class Fitted:
     bands : tuple of Band
         Working space of each stage, with what is uncertain of `loaded`.
     measured : Measured or None
-        The startup that corrected `loaded` and `bands`; None: they are predictions.
+        The startup that corrected `loaded` and `bands`, or of another model, `bands` alone; None: they are predictions.
     """
 
     release: Release
@@ -57,6 +58,11 @@ class Measured:
 
     match: calibration.Match
     predicted: Fitted
+
+    @property
+    def is_of_this_model(self) -> bool:
+        """Whether it replaces or corrects the prediction rather than shifts it a little."""
+        return self.match.tier is not calibration.Tier.OTHER_MODEL
 
 
 @lru_cache(maxsize=16384)
@@ -111,21 +117,41 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
 
 
 def corrected(
-    fitted: Fitted, model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: EngineOptions, points: Points
+    fitted: Fitted,
+    model: ModelShape,
+    layout: Layout,
+    gpu: Gpu,
+    link: Link,
+    options: EngineOptions,
+    points: Points,
+    neighbours: Neighbours = (),
 ) -> Fitted:
-    """A layout with the measured startup that says most about it in place of the prediction, where there is one."""
-    predictions = list[tuple[calibration.StartupPoint, calibration.Predicted]]()
-    for point in points:
-        there = fit(model, point.layout, gpu, link, point.options)
-        if isinstance(there, Fitted):
-            predictions.append((point, _predicted(there, point.layout, point.version)))
+    """A layout with the measured startup that says most about it in place of the prediction, where there is one.
+
+    `points` are startups of the model on the GPU, `neighbours` those of other models, which count where none does.
+    """
+    predictions = [
+        (point, predicted) for point in points if (predicted := predicted_at(point, model, gpu, link)) is not None
+    ]
     wanted = _predicted(fitted, layout, options.version or fitted.cache.profile.version)
     match = calibration.nearest(wanted, predictions)
+    if match is not None:
+        there = next(predicted for point, predicted in predictions if point is match.point)
+        moved = calibration.corrected(wanted, match, there)
+        return replace(fitted, loaded=moved.loaded, bands=moved.bands, measured=Measured(match, fitted))
+    match = calibration.nearest_neighbour(wanted, model.experts > 0, neighbours)
     if match is None:
         return fitted
-    there = next(predicted for point, predicted in predictions if point is match.point)
-    moved = calibration.corrected(wanted, match, there)
-    return replace(fitted, loaded=moved.loaded, bands=moved.bands, measured=Measured(match, fitted))
+    neighbour = next(each for each in neighbours if each.point is match.point)
+    return replace(fitted, bands=calibration.shifted(wanted, neighbour), measured=Measured(match, fitted))
+
+
+def predicted_at(
+    point: calibration.StartupPoint, model: ModelShape, gpu: Gpu, link: Link
+) -> calibration.Predicted | None:
+    """What is predicted of a measured startup of this model; None: the engine's rules refuse it."""
+    there = fit(model, point.layout, gpu, link, point.options)
+    return _predicted(there, point.layout, point.version) if isinstance(there, Fitted) else None
 
 
 def _predicted(fitted: Fitted, layout: Layout, version: str) -> calibration.Predicted:

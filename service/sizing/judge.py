@@ -11,7 +11,7 @@ from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import profile_for
 from service.sizing.engine.refusal import Refusal
-from service.sizing.fit import Fitted, Points, corrected, fit
+from service.sizing.fit import Fitted, Neighbours, Points, corrected, fit
 from service.sizing.hardware import Gpu, Link
 from service.sizing.kv_cache.planner import (
     CacheLayout,
@@ -146,7 +146,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         return Refusal(
             "context_too_long",
             f"conversations of {workload.context_tokens} tokens are longer than the {longest} that can be served",
-            fix=f"ask for at most {longest} tokens" if longest else None,
+            fix=_longer(question, longest),
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
     copy = layout if model.experts else one_copy(layout)
@@ -154,7 +154,8 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
     context = workload.context_tokens
     beyond = context if context > model.default_context_tokens else 0
     points = question.calibrations.get(gpu.slug, ())
-    settled = settle(model, copy, gpu, link, options, question.assumptions, beyond, points)
+    neighbours = question.neighbours.get(gpu.slug, ())
+    settled = settle(model, copy, gpu, link, options, question.assumptions, beyond, points, neighbours)
     if isinstance(settled, Refusal):
         return settled
     cache, room = settled.fitted.cache, max(0, settled.safe_rooms[settled.tight])
@@ -186,6 +187,13 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         held=held,
         warnings=warnings,
     )
+
+
+def _longer(question: Question, longest: int) -> str:
+    """What lets a conversation be served that is longer than the model or a given limit allow."""
+    context = question.workload.context_tokens
+    raised = f", or use --max-model-len {context}" if context <= question.model.max_context_tokens else ""
+    return f"ask for at most {longest} tokens{raised}"
 
 
 def _shorter(cache: CacheLayout, blocks: int, sequences: int, longest: int) -> str | None:
@@ -239,14 +247,15 @@ def settle(
     assumed: Assumptions,
     beyond: int,
     points: Points = (),
+    neighbours: Neighbours = (),
     *,
     lowered: bool = False,
 ) -> Settled | Refusal:
     """Divide the memory of one copy, whatever conversations it is to hold.
 
     `beyond` is a conversation longer than the engine's own limit, which must then be raised (0: none); `points` are
-    measured startups of the model on the GPU; `lowered` says that the sequences were lowered to the state blocks
-    already.
+    measured startups of the model on the GPU, `neighbours` those of others; `lowered` says that the sequences were
+    lowered to the state blocks already.
     """
     fitted = fit(model, layout, gpu, link, options)
     if isinstance(fitted, Refusal):
@@ -254,8 +263,8 @@ def settle(
     space = assumed.working_space_bytes
     if space is not None:
         fitted = replace(fitted, bands=(Band(space, space, space),) * len(fitted.bands))
-    elif points:
-        fitted = corrected(fitted, model, layout, gpu, link, options, points)
+    elif points or neighbours:
+        fitted = corrected(fitted, model, layout, gpu, link, options, points, neighbours)
     total = assumed.gpu_memory_bytes or gpu.memory_total_bytes
     usable = ceil(total * fitted.cache.defaults.gpu_memory_utilization)
     rooms = _rooms(fitted, options, total, usable)
@@ -280,7 +289,7 @@ def settle(
         if options.max_num_seqs is not None or lowered:
             return refusal
         fewer = replace(options, max_num_seqs=safe_plan.num_blocks)
-        return settle(model, layout, gpu, link, fewer, assumed, beyond, points, lowered=True)
+        return settle(model, layout, gpu, link, fewer, assumed, beyond, points, neighbours, lowered=True)
     blocks = [room // block if block else 0 for room, block in zip(safe, cache.block_bytes, strict=True)]
     return Settled(
         options=options,

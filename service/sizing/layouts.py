@@ -1,7 +1,8 @@
 """How a deployment is spread over GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +72,49 @@ def candidates(
     domain = min(gpus_per_domain, gpus_per_node)
     widest = 2 if domain == 1 and gpu_count == 2 <= gpus_per_node else domain
     found = list[Layout]()
-    for copy in _divisors(gpu_count):
-        copies = gpu_count // copy
+    for copy in _copies(gpu_count, gpus_per_node):
         for tensor in _divisors(copy):
             stages = copy // tensor
             if tensor > widest:
                 continue
             if stages > 1 and tensor < min(copy, domain) and domain > 1:
                 continue
-            if copy > gpus_per_node and copy % gpus_per_node:
-                continue
-            found.append(Layout(tensor, stages, copies))
-            if has_experts and tensor * copies > 1:
-                found.append(Layout(tensor, stages, copies, expert_parallel=True))
+            found += _with_experts(Layout(tensor, stages, gpu_count // copy), has_experts=has_experts)
     return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def narrower(gpu_count: int, *, gpus_per_node: int, gpus_per_domain: int, has_experts: bool) -> tuple[Layout, ...]:
+    """Layouts of `gpu_count` GPUs whose tensor groups are smaller than a link domain, with a pipeline over them.
+
+    They are for models whose heads or widths do not split over the whole domain, as 64 heads do not over six GPUs. No
+    group lies across two domains.
+    """
+    domain = min(gpus_per_domain, gpus_per_node)
+    found = list[Layout]()
+    for copy in _copies(gpu_count, gpus_per_node):
+        widest = min(copy, domain)
+        for tensor in _divisors(gcd(copy, widest)):
+            if tensor < widest:
+                found += _with_experts(Layout(tensor, copy // tensor, gpu_count // copy), has_experts=has_experts)
+    return tuple(found)
+
+
+def _copies(gpu_count: int, gpus_per_node: int) -> list[int]:
+    """GPUs of a copy: a divisor of the count that is whole nodes, or of which the nodes hold as many as are wanted."""
+    nodes = -(-gpu_count // gpus_per_node)
+    return [
+        copy
+        for copy in _divisors(gpu_count)
+        if (copy % gpus_per_node == 0 if copy > gpus_per_node else gpus_per_node // copy * nodes >= gpu_count // copy)
+    ]
+
+
+def _with_experts(layout: Layout, *, has_experts: bool) -> list[Layout]:
+    """A layout, and the same with whole experts spread where there are experts and ranks to spread them over."""
+    if not has_experts or layout.tensor_parallel_size * layout.data_parallel_size == 1:
+        return [layout]
+    return [layout, replace(layout, expert_parallel=True)]
 
 
 def _divisors(number: int) -> list[int]:

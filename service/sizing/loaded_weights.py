@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from service.sizing.hardware import Gpu, Vendor
 from service.sizing.layouts import Layout
-from service.sizing.model.modules import Experts, Linear, Module
+from service.sizing.model.modules import Experts, Module
 from service.sizing.model.schemes import Padding, Quantised
 from service.sizing.model.shape import LatentCache, ModelShape
-from service.sizing.model.summary import TOWERS, deepstack_layers, is_latent, routed_experts
+from service.sizing.model.summary import TOWERS, deepstack_layers, is_latent, routed_experts, weight_bits
 from service.sizing.quantities import GIB
 from service.sizing.weights import StageWeights, module_bytes, rank_bytes, stage_bounds
 from service.sizing.working_space import NOTHING, Band, Release
@@ -128,15 +128,7 @@ def rocm(model: ModelShape, gpu: Gpu, weights: StageWeights) -> Band:
     if gpu.vendor is not Vendor.AMD:
         return NOTHING
     experts = routed_experts(model)
-    bits = min(16, max(8, experts.scheme.bits if experts else _dense_bits(model)))
+    bits = min(16, max(8, weight_bits(model)))
     value = ROCM_SHARE.get((experts is not None, bits), 0.0) * weights.total_bytes
     high = ROCM_EXPERTS_HIGH * weights.total_bytes if experts and bits == 16 else value + 0.01 * weights.total_bytes
     return Band(0, value, max(value, high))
-
-
-@lru_cache(maxsize=1024)
-def _dense_bits(model: ModelShape) -> int:
-    """Bits of the widest dense weights' scheme."""
-    linears = [module for layer in model.distinct for module in layer.modules if isinstance(module, Linear)]
-    widest = max(linears, key=lambda module: module.inputs.total * sum(units.total for units in module.outputs))
-    return widest.scheme.bits

@@ -145,6 +145,7 @@ def calibration_answer(found: Feasible) -> CalibrationAnswer | None:
         id=point.id,
         tier=measured.match.tier.value,
         distance=measured.match.distance,
+        model=point.model,
         version=point.version,
         layout=layout_answer(point.layout),
         source=point.source,

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.sizing.calibration import StartupPoint
+from service.sizing.calibration import Neighbour, StartupPoint
 from service.sizing.cost.offer import Offer
 from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
+from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
@@ -88,10 +89,11 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `calibrations` and `servings` are measured startups and load tests of the model by GPU slug; `offers` the prices
-    that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine size. `curve_points`
-    are those of the curve over loads that each plan is given. `catalogue_revision` and `rules_version` are repeated in
-    the answer, so that it can be computed again.
+    `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `servings` are
+    measured load tests of the model; `memory_errors` how far predictions of memory were off by kind of deployment;
+    `offers` the prices that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine
+    size. `curve_points` are those of the curve over loads that each plan is given. `catalogue_revision` and
+    `rules_version` are repeated in the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -106,6 +108,8 @@ class Question:
     max_gpus: int | None = None
     rank_by: RankBy = RankBy.FEWEST_GPUS
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
+    neighbours: Mapping[str, tuple[Neighbour, ...]] = field(default_factory=dict[str, tuple[Neighbour, ...]])
+    memory_errors: Mapping[Kind, MeasuredError] = field(default_factory=dict[Kind, MeasuredError])
     servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
     curve_points: int = 0

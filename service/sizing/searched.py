@@ -1,21 +1,23 @@
 """The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 
 from service.sizing.answer import Rejection
 from service.sizing.demand import People
 from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.validity import SPLITTING
 from service.sizing.judge import Feasible, judge, rejection
-from service.sizing.layouts import Layout, candidates, counts_to_try
+from service.sizing.layouts import Layout, candidates, counts_to_try, narrower
 from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
 from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of
 from service.sizing.quantities import ceil_div, round_up
 from service.sizing.question import Machine, Question, RankBy
+from service.sizing.remedies import MORE_MEMORY, remedy
 from service.sizing.times import state, token_ms, tokens_per_second
 
 DEFAULT_MOST_GPUS = 16
@@ -105,24 +107,12 @@ def _with_rate(found: Feasible) -> Feasible | Rejection:
 
 
 class Counted:
-    """What one GPU type gives at one count, found out as far as it is asked for.
+    """What one GPU type gives at one count, or of the layout given, found out as far as it is asked for."""
 
-    Parameters
-    ----------
-    layouts : tuple of Layout
-        To judge.
-    spare : tuple of Layout
-        To judge where none of those serves.
-    """
-
-    def __init__(
-        self, question: Question, machine: Machine, layouts: tuple[Layout, ...], spare: tuple[Layout, ...] = ()
-    ) -> None:
+    def __init__(self, question: Question, machine: Machine, gpu_count: int) -> None:
         self.machine = machine
-        self.gpu_count = layouts[0].gpu_count
+        self.gpu_count = gpu_count
         self._question = question
-        self._layouts = layouts
-        self._spare = spare
         self._judged = dict[Layout, Verdict]()
 
     def _verdict(self, layout: Layout) -> Verdict:
@@ -130,15 +120,47 @@ class Counted:
             self._judged[layout] = verdict_on(self._question, self.machine, layout)
         return self._judged[layout]
 
+    def _stages(self) -> Iterator[Sequence[Layout]]:
+        """Layouts to judge; each stage is for where none of those before serves."""
+        if self._question.layout is not None:
+            yield (self._question.layout,)
+            return
+        model, machine = self._question.model, self.machine
+        domain, experts = machine.gpus_per_domain, routed_experts(model) is not None
+        layouts = candidates(
+            self.gpu_count, gpus_per_node=machine.gpus_per_node, gpus_per_domain=domain, has_experts=experts
+        )
+        yield layouts
+        if self._are_cut_badly(layouts):
+            layouts = narrower(
+                self.gpu_count, gpus_per_node=machine.gpus_per_node, gpus_per_domain=domain, has_experts=experts
+            )
+            yield layouts
+        if is_latent(model):
+            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
+            yield [
+                replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
+                for layout in layouts
+                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
+            ]
+
+    def _are_cut_badly(self, layouts: Sequence[Layout]) -> bool:
+        """Whether one copy over all GPUs cannot be cut as the links would have it: refused, or no size fits."""
+        whole = [
+            self._verdict(layout) for layout in layouts if layout.data_parallel_size == 1 and not layout.expert_parallel
+        ]
+        return all(isinstance(verdict, Rejection) and verdict.code in SPLITTING for verdict in whole)
+
     @cached_property
     def first(self) -> Feasible | None:
         """A layout that serves, found first: copies as large as a node are the likeliest, then larger ones."""
-        node, likeliest = self.machine.gpus_per_node, list(reversed(self._layouts))
-        within = [each for each in likeliest if each.gpu_count <= node * each.data_parallel_size]
-        beyond = [each for each in likeliest if each.gpu_count > node * each.data_parallel_size]
-        for layout in (*within, *beyond, *self._spare):
-            if isinstance(verdict := self._verdict(layout), Feasible):
-                return verdict
+        node = self.machine.gpus_per_node
+        for layouts in self._stages():
+            within = [each for each in layouts if each.gpu_count <= node * each.data_parallel_size]
+            beyond = [each for each in layouts if each.gpu_count > node * each.data_parallel_size]
+            for layout in (*reversed(within), *reversed(beyond)):
+                if isinstance(verdict := self._verdict(layout), Feasible):
+                    return verdict
         return None
 
     @property
@@ -148,11 +170,13 @@ class Counted:
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
-        """Of every layout."""
-        verdicts = [self._verdict(layout) for layout in self._layouts]
-        if any(isinstance(verdict, Feasible) for verdict in verdicts):
-            return verdicts
-        return verdicts + [self._verdict(layout) for layout in self._spare]
+        """Of every layout, up to the first stage in which one serves."""
+        found = list[Verdict]()
+        for layouts in self._stages():
+            found += [self._verdict(layout) for layout in layouts]
+            if any(isinstance(verdict, Feasible) for verdict in found):
+                break
+        return found
 
     @cached_property
     def feasible(self) -> tuple[Feasible, ...]:
@@ -181,13 +205,14 @@ class Counted:
 
 def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
     """The one layout that the caller gave."""
-    return Counted(question, machine, (layout,))
+    return Counted(question, machine, layout.gpu_count)
 
 
 class Searched:
     """The counts of one question that were looked at, each once."""
 
     def __init__(self, question: Question) -> None:
+        self.asked = question
         self.question = replace(question, layout=None) if question.layout is not None else question
         self.order = ranking(question.rank_by)
         self.known = dict[tuple[int, int], Counted]()
@@ -196,24 +221,17 @@ class Searched:
         """What one count gives."""
         key = id(machine), gpu_count
         if key not in self.known:
-            layouts = candidates(
-                gpu_count,
-                gpus_per_node=machine.gpus_per_node,
-                gpus_per_domain=machine.gpus_per_domain,
-                has_experts=routed_experts(self.question.model) is not None,
-            )
-            self.known[key] = Counted(self.question, machine, layouts, self._sharing_cache(layouts))
+            self.known[key] = Counted(self.question, machine, gpu_count)
         return self.known[key]
 
-    def _sharing_cache(self, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-        """The layouts whose tensor ranks share one latent cache by tokens, which is else copied to each of them."""
-        if not is_latent(self.question.model):
-            return ()
-        return tuple(
-            replace(layout, decode_context_parallel_size=layout.tensor_parallel_size)
-            for layout in layouts
-            if layout.tensor_parallel_size > 1 and not layout.expert_parallel
-        )
+    @property
+    def given_layout(self) -> bool:
+        """Whether the caller gave the layout."""
+        return self.asked.layout is not None
+
+    def changed(self, counted: Counted, question: Question) -> Feasible | None:
+        """What another question gives on the same GPUs; None where it is refused."""
+        return Counted(question, counted.machine, counted.gpu_count).first
 
     def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
         """A layout of the smallest count above `above` that serves; None within a few nodes."""
@@ -250,13 +268,46 @@ def _severity(rejection: Rejection) -> tuple[int, int]:
 
 
 def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
-    """A rejection with the nearest fix; for lack of memory or speed that is the smallest count that serves."""
+    """A rejection with the nearest fix: for lack of memory or speed a count that serves, and what else would do."""
+    fixes = list[str]()
+    if larger := _larger(searched, counted, rejection):
+        fixes.append(f"use {_described(larger)}")
+    if own := _own_fix(searched, counted, rejection):
+        fixes.append(own)
+    if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
+        fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
+    if not fixes and rejection.code in MEMORY:
+        fixes.append(MORE_MEMORY)
+    return replace(rejection, fix=", or ".join(fixes) or None)
+
+
+def _larger(searched: Searched, counted: Counted, rejection: Rejection) -> Layout | None:
+    """A layout of more GPUs that serves, where they would help."""
     if rejection.code not in MEMORY and rejection.code not in CODES:
-        return rejection
+        return None
     serving = searched.smallest_serving(counted.machine, counted.gpu_count)
-    layout = serving.layout if serving is not None else _enough_copies(searched, counted)
-    if layout is None:
-        return rejection
+    return serving.layout if serving is not None else _enough_copies(searched, counted)
+
+
+def _own_fix(searched: Searched, counted: Counted, rejection: Rejection) -> str | None:
+    """What the refusing rule advises, or else a change of the caller's settings that serves on the same GPUs."""
+    shortened = searched.asked.engine.max_model_len is not None and rejection.code == "context_does_not_fit"
+    if rejection.fix is not None and not shortened:
+        return rejection.fix
+    if shortened and (found := searched.changed(counted, _without_length(searched.asked))):
+        # What the rule advises may be shorter than the conversations.
+        return f"use --max-model-len {found.settled.safe_length}"
+    if rejection.code in FUNDAMENTAL:
+        return None
+    return remedy(searched.asked, partial(searched.changed, counted))
+
+
+def _without_length(question: Question) -> Question:
+    return replace(question, engine=replace(question.engine, max_model_len=None))
+
+
+def _described(layout: Layout) -> str:
+    """A count of GPUs and how they are used, for a sentence."""
     sizes = ", ".join(
         f"{name} {size}"
         for name, size in (
@@ -266,8 +317,7 @@ def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Reje
         )
         if size > 1
     )
-    more = f"use {layout.gpu_count} GPUs" + (f" ({sizes})" if sizes else "")
-    return replace(rejection, fix=f"{more}, or {rejection.fix}" if rejection.fix else more)
+    return f"{layout.gpu_count} GPU{'s' if layout.gpu_count > 1 else ''}" + (f" ({sizes})" if sizes else "")
 
 
 def _enough_copies(searched: Searched, counted: Counted) -> Layout | None:

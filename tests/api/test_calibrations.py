@@ -199,3 +199,30 @@ def test_accuracy_is_better_than_common_rules(client: TestClient[Litestar]) -> N
         assert rules["predicted"]["median_percent"] < rules[rule]["median_percent"] / 5
     assert rules["calibrated"]["median_percent"] <= rules["predicted"]["median_percent"]
     assert {group["name"] for group in found["by_gpu"]} >= {"h200-sxm", "mi300x"}
+    assert found["tokens"]["median_percent"] <= 0.5
+    serving = found["serving"]
+    assert serving["runs"] == sum(group["errors"]["tpot"]["points"] for group in serving["by_gpu"])
+    assert serving["all"]["tpot"]["median_percent"] < serving["all"]["roofline_tpot"]["median_percent"]
+
+
+@pytest.mark.parametrize(("version", "kind"), [("0.19.0", "vLLM 0.17 to 0.19"), ("0.20.2", "vLLM 0.20")])
+def test_a_plan_says_the_error_that_accuracy_shows(client: TestClient[Litestar], version: str, kind: str) -> None:
+    """Of its kind: dense or not, cards of its generation, releases that divide memory alike."""
+    asked = {"model": "Qwen/Qwen3-0.6B", "hardware": {"gpus": ["h200-sxm"]}, "engine": {"version": version}}
+    workload = {"context_tokens": next(ASKED), "concurrent_sequences": 1}
+    found = client.post("/plan", json=asked | {"workload": workload, "calibration": "off"}).json()["recommended"]
+    (said,) = [line for line in found["warnings"] if line.startswith("measured error")]
+    groups = client.get("/calibrations/accuracy").json()["by_kind"]
+    (group,) = [each for each in groups if each["name"] == f"dense models on Hopper 9.0 cards, {kind}"]
+    error = group["predicted"]
+    several = "startups" if error["startups"] > 1 else "startup"
+    assert f"over {error['startups']} measured {several}" in said
+    assert f"{error['median_percent']:.1f} % in the median and {error['p90_percent']:.1f} % in nine of ten" in said
+    assert said in found["basis"]["memory.working_space_bytes"]["source"]
+
+
+def test_a_plan_of_a_release_nobody_measured_says_so(client: TestClient[Litestar]) -> None:
+    """The formulas follow vLLM's source there."""
+    asked = {"model": "Qwen/Qwen3-0.6B", "hardware": {"gpus": ["h200-sxm"]}, "engine": {"version": "0.33.0"}}
+    found = client.post("/plan", json=asked | {"workload": {"context_tokens": next(ASKED)}}).json()["recommended"]
+    assert any(line.startswith("measured error: extrapolated, no measurement") for line in found["warnings"])

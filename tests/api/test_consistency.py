@@ -216,3 +216,108 @@ def test_what_joins_a_group_is_said_of_all_of_it(client: TestClient[Litestar]) -
     for tensor, said in ((8, "8 GPUs joined by nvlink"), (16, "16 GPUs, nvlink between some of them,")):
         plan = ask(client, layout={"tensor_parallel_size": tensor})["recommended"]
         assert any(said in reason for reason in plan["reasons"])
+
+
+# A request with a setting that is far off, and what puts it right: the path of a field and its value.
+FAR_OFF = [
+    ({"engine": {"gpu_memory_utilization": 0.05}}, "use --gpu-memory-utilization 0.92", ("engine", {})),
+    ({"engine": {"max_num_batched_tokens": 10_000_000}}, "leave --max-num-batched-tokens out", ("engine", {})),
+    ({"engine": {"kv_cache_memory_bytes": 1}}, "use --kv-cache-memory-bytes {} or more", ("engine", None)),
+    ({"engine": {"kv_cache_memory_bytes": 1 << 50}}, "use --kv-cache-memory-bytes {} or less", ("engine", None)),
+    ({"assumptions": {"working_space_gib": 500}}, "leave assumptions.working_space_gib out", ("assumptions", {})),
+    ({"assumptions": {"gpu_memory_gib": 4}}, "leave assumptions.gpu_memory_gib out", ("assumptions", {})),
+    (
+        {"workload": {"context_tokens": 4096, "concurrent_sequences": 5_000_000}},
+        "ask for {} conversations or fewer",
+        ("workload", None),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "how", [{"layout": {"tensor_parallel_size": 2}}, {"hardware": {"gpus": ["h100-sxm"], "gpu_counts": [2]}}]
+)
+@pytest.mark.parametrize(("fields", "fix", "change"), FAR_OFF)
+def test_a_setting_far_off_is_put_right_by_its_fix(
+    client: TestClient[Litestar], how: dict[str, Any], fields: dict[str, Any], fix: str, change: tuple[str, Any]
+) -> None:
+    """Whatever the caller fixed that leaves no room: the rejection names a change, and with it the plan serves."""
+    (refused,) = ask(client, **how, **fields)["rejected"]
+    before, _, after = fix.partition("{}")
+    named = refused["fix"].removeprefix(before).removesuffix(after)
+    assert refused["fix"] == f"{before}{named}{after}"
+    group, value = change
+    if value is None:
+        assert int(named) > 0
+        (name,) = fields[group].keys() - {"context_tokens"}
+        value = fields[group] | {name: int(named)}
+    assert ask(client, **how, **fields | {group: value})["recommended"]
+
+
+def test_the_size_of_the_cache_is_named_to_the_mebibyte(client: TestClient[Litestar]) -> None:
+    """A little less than the least, or more than the most, is refused."""
+    layout = {"tensor_parallel_size": 2}
+    for given, step in ((1, -1), (1 << 50, 1)):
+        (refused,) = ask(client, layout=layout, engine={"kv_cache_memory_bytes": given})["rejected"]
+        size = int(refused["fix"].split()[2])
+        beyond = {"kv_cache_memory_bytes": size + step * (2 << 20)}
+        assert ask(client, layout=layout, engine=beyond)["recommended"] is None
+
+
+def test_a_limit_shorter_than_the_conversations_is_to_be_raised(client: TestClient[Litestar]) -> None:
+    """The caller's own limit is in the way, not the model's: both ways out serve."""
+    (refused,) = ask(client, engine={"max_model_len": 1024}, layout={})["rejected"]
+    assert refused["code"] == "context_too_long"
+    assert refused["fix"] == "ask for at most 1024 tokens, or use --max-model-len 4096"
+    assert ask(client, engine={"max_model_len": 4096}, layout={})["recommended"]
+    assert ask(client, engine={"max_model_len": 1024}, layout={}, workload={"context_tokens": 1024})["recommended"]
+
+
+def test_a_layout_wrong_in_several_ways_is_answered_with_one_that_serves(client: TestClient[Litestar]) -> None:
+    """No single size puts it right: neither 4,096 stages nor as many tensor ranks suit 64 layers and 64 heads."""
+    hopeless = {"tensor_parallel_size": 4096, "pipeline_parallel_size": 4096, "data_parallel_size": 4096}
+    (refused,) = ask(client, layout=hopeless)["rejected"]
+    assert refused["fix"] == "leave the layout out: 1 GPU would serve"
+    assert ask(client)["recommended"]["gpu_count"] == 1
+
+
+def test_what_no_count_serves_is_said_to_want_more_memory(client: TestClient[Litestar]) -> None:
+    """671 billion parameters in FP8 on cards of 24 GB: more than a fix looks at."""
+    answer = ask(client, model="deepseek-ai/DeepSeek-V3", hardware={"gpus": ["l4"], "gpu_counts": [1]})
+    (refused,) = answer["rejected"]
+    assert refused["code"] in ("does_not_fit", "no_attention_backend")
+    assert refused["fix"]
+
+
+@pytest.mark.parametrize("node", [3, 5, 6, 7, 10, 12])
+@pytest.mark.parametrize(
+    "model", ["meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-405B", "deepseek-ai/DeepSeek-V3"]
+)
+def test_a_node_of_any_size_serves(client: TestClient[Litestar], model: str, node: int) -> None:
+    """Where 64 or 128 heads do not split over a node, a pipeline or copies fill it, and no copy lies across nodes."""
+    answer = ask(
+        client,
+        model=model,
+        workload={"context_tokens": 8192, "concurrent_sequences": 8},
+        hardware={"gpus": ["h200-sxm"], "gpus_per_node": node},
+    )
+    assert answer["recommended"]
+    for plan in (answer["recommended"], *answer["alternatives"]):
+        layout = plan["layout"]
+        tensor = layout["tensor_parallel_size"]
+        assert 128 % tensor == 0
+        assert tensor <= node
+        copy = tensor * layout["pipeline_parallel_size"]
+        assert copy % node == 0 if copy > node else node // copy * plan["nodes"] >= layout["data_parallel_size"]
+    counts = {plan["gpu_count"] for plan in (answer["recommended"], *answer["alternatives"])}
+    assert any(count % node == 0 for count in counts)
+
+
+def test_six_gpus_hold_what_four_do_not(client: TestClient[Litestar]) -> None:
+    """256 conversations of 4,096 tokens of Qwen3 32B are 256 GiB of cache: six cards hold it, three stages of two."""
+    hardware = {"gpus": ["h100-sxm"], "gpus_per_node": 6, "max_gpus": 6}
+    answer = ask(client, workload={"context_tokens": 4096, "concurrent_sequences": 256}, hardware=hardware)
+    layout = answer["recommended"]["layout"]
+    assert answer["recommended"]["gpu_count"] == 6
+    assert (layout["tensor_parallel_size"], layout["pipeline_parallel_size"], layout["data_parallel_size"]) == (2, 3, 1)
+    assert answer["recommended"]["nodes"] == 1

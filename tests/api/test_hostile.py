@@ -230,8 +230,50 @@ def test_methods_that_are_not_there_name_those_that_are(client: TestClient[Lites
     refused, options = client.delete("/plan"), client.options("/plan")
     assert refused.status_code == 405
     assert refused.json()["type"] == "/problems/method_not_allowed"
-    assert {"GET", "POST"} <= set(refused.headers["allow"].replace(" ", "").split(","))
-    assert {"GET", "POST"} <= set(options.headers["allow"].replace(" ", "").split(","))
+    assert refused.headers["allow"] == options.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/plan?model=Qwen/Qwen3-32B&gpu=h100-sxm&context_tokens=4096",
+        "/gpus/h100-sxm",
+        "/models/Qwen/Qwen3-32B",
+        "/openapi.json",
+        "/docs",
+        "/gpus/h100-smx",
+        "/plan?model=Qwen/Qwen3-32B&context_tokens=0",
+        "/nowhere",
+    ],
+)
+def test_head_is_get_without_the_body(client: TestClient[Litestar], path: str) -> None:
+    """RFC 9110, 9.3.2: the same status and headers, those of problems too, and nothing after them."""
+    whole, head = client.get(path), client.head(path)
+    assert head.content == b""
+    assert (head.status_code, head.headers) == (whole.status_code, whole.headers)
+    assert int(head.headers["content-length"]) == len(whole.content) > 0
+
+
+def test_head_is_answered_304_and_405_as_get_is(client: TestClient[Litestar]) -> None:
+    """A validator works; where there is no GET there is no HEAD."""
+    etag = client.head("/gpus/h100-sxm").headers["etag"]
+    assert client.head("/gpus/h100-sxm", headers={"If-None-Match": etag}).status_code == 304
+    refused = client.head("/compare")
+    assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "OPTIONS, POST", b"")
+
+
+@pytest.mark.parametrize("length", [0, -2, -4096, 100_000_001])
+def test_a_longest_context_is_positive_or_left_to_the_engine(
+    client: TestClient[Litestar], plan_request: dict[str, Any], length: int
+) -> None:
+    """vLLM 0.33 wants `max_model_len` at least -1 (the field) and, unless it is -1, at least 1 (its own check)."""
+    response = client.post("/plan", json={**plan_request, "engine": {"max_model_len": length}})
+    assert response.status_code == 400
+    (error,) = response.json()["errors"]
+    assert error["field"] == "engine.max_model_len"
+    assert error["message"].startswith("must be from 1 to 100000000, or -1 ")
+    query = f"/flags?model=Qwen/Qwen3-32B&gpu=h100-sxm&context_tokens=4096&max_model_len={length}"
+    assert client.get(query).json()["errors"][0]["field"] == "engine.max_model_len"
 
 
 def test_lists_come_in_pages(client: TestClient[Litestar]) -> None:

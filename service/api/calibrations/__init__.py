@@ -7,16 +7,10 @@ from typing import Any
 from litestar import Request, Response
 
 from service.api import responding
+from service.api.calibrations.accuracy import AccuracyView, accuracy
 from service.api.calibrations.requests import MAX_LOG_BYTES, CalibrationQuery, StartupLogRequest, StartupRequest
 from service.api.calibrations.taking import checked, startup_of_figures, startup_of_log
-from service.api.calibrations.views import (
-    AccuracyView,
-    CalibrationPage,
-    CalibrationTaken,
-    CalibrationView,
-    accuracy,
-    view,
-)
+from service.api.calibrations.views import CalibrationPage, CalibrationTaken, CalibrationView, view
 from service.api.operation import Operation
 from service.api.paging import NoQuery, page, read_parameters
 from service.api.problems import FieldError, Problem, invalid, unknown
@@ -189,7 +183,9 @@ OPERATIONS = (
         name="get_accuracy",
         summary="Predicted against measured",
         description="For every accepted startup of a model and GPU that can be sized: predicted cache memory against "
-        "measured, by the formulas alone and corrected by other startups, beside common rules.",
+        "measured, by the formulas alone and corrected by other startups, beside common rules. For load tests: times, "
+        "throughput and the largest load that keeps a promise, beside a plain roofline. What could not be compared is "
+        "named.",
         tag="calibrations",
         handler=get_accuracy,
         answer=AccuracyView,

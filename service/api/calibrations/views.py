@@ -1,11 +1,8 @@
-"""How measurements, and the errors of predictions, are shown."""
+"""How measurements are shown."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from service.catalogue.accuracy import RULES, Compared, Errors, compared, errors, grouped
-from service.catalogue.snapshot import Snapshot
 from service.catalogue.startups import StartupRecord
 from service.sizing.quantities import Doc
 
@@ -61,28 +58,6 @@ class CalibrationPage:
     next: Annotated[str | None, Doc("give it as `after` for the next page; null at the end")]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAccuracy:
-    """Errors over the startups of one GPU, architecture or release."""
-
-    name: Annotated[str, Doc("GPU slug, architecture or minor release", example="h100-sxm")]
-    predicted: Annotated[Errors, Doc("by the formulas alone")]
-    calibrated: Annotated[Errors, Doc("corrected by other startups, the same one and its repeats left out")]
-
-
-@dataclass(frozen=True, slots=True)
-class AccuracyView:
-    """How far predicted cache memory was from measured, % of the measured one."""
-
-    catalogue_revision: Annotated[int, Doc("catalogue revision answered from", example=1)]
-    startups: Annotated[int, Doc("accepted startups whose model and GPU can be sized", example=43)]
-    within_band_percent: Annotated[float | None, Doc("share that lies in the predicted band", "%", 97.7)]
-    rules: Annotated[dict[str, Errors], Doc("errors of our prediction and of common rules, by rule")]
-    by_gpu: Annotated[tuple[GroupAccuracy, ...], Doc("by GPU")]
-    by_architecture: Annotated[tuple[GroupAccuracy, ...], Doc("by model class")]
-    by_release: Annotated[tuple[GroupAccuracy, ...], Doc("by minor release of vLLM")]
-
-
 def view(record: StartupRecord) -> CalibrationView:
     """A measurement as it is shown."""
     measured = record.measurement
@@ -94,25 +69,4 @@ def view(record: StartupRecord) -> CalibrationView:
         recorded_by=record.recorded_by,
         recorded_on=record.recorded_on.isoformat(),
         **shown,
-    )
-
-
-def accuracy(snapshot: Snapshot) -> AccuracyView:
-    """How far predictions are from the startups of the catalogue."""
-    found = compared(snapshot)
-
-    def by(key: Callable[[Compared], str]) -> tuple[GroupAccuracy, ...]:
-        return tuple(
-            GroupAccuracy(name, errors(startups, RULES["predicted"]), errors(startups, RULES["calibrated"]))
-            for name, startups in grouped(found, key).items()
-        )
-
-    return AccuracyView(
-        catalogue_revision=snapshot.revision,
-        startups=len(found),
-        within_band_percent=100 * sum(each.within for each in found) / len(found) if found else None,
-        rules={name: errors(found, rule) for name, rule in RULES.items()} if found else {},
-        by_gpu=by(lambda each: each.record.measurement.gpu),
-        by_architecture=by(lambda each: each.architecture),
-        by_release=by(lambda each: each.release),
     )

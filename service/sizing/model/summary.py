@@ -44,6 +44,16 @@ def dense_intermediate(model: ModelShape) -> int:
 
 
 @lru_cache(maxsize=1024)
+def weight_bits(model: ModelShape) -> int:
+    """Bits of most weights: those of the routed experts, else of the widest dense weights."""
+    if (experts := routed_experts(model)) is not None:
+        return experts.scheme.bits
+    linears = [module for layer in model.distinct for module in layer.modules if isinstance(module, Linear)]
+    widest = max(linears, key=lambda module: module.inputs.total * sum(units.total for units in module.outputs))
+    return widest.scheme.bits
+
+
+@lru_cache(maxsize=1024)
 def has_tower(model: ModelShape) -> bool:
     """Whether images, sound or video are encoded beside the text."""
     return any(module.tensor_class in TOWERS for module in model.first_stage)

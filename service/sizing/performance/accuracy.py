@@ -4,11 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Annotated
 
 from service.sizing.performance.calibration import Compared, MeasuredPoint, corrected_by
 from service.sizing.performance.objectives import COLD_SAFETY
 from service.sizing.performance.prediction import Load, Prediction, Replica, compared, predict
 from service.sizing.performance.work import stage_work
+from service.sizing.quantities import Doc
 
 ROOFLINE_BANDWIDTH = 0.85
 """Share of the rated bandwidth that plain rooflines assume."""
@@ -30,14 +32,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """Absolute errors over some points, per cent, and the share of measured values inside the predicted band."""
+class ServingErrors:
+    """Absolute errors of one predicted quantity over some measured points."""
 
-    points: int
-    median_percent: float
-    mean_percent: float
-    p90_percent: float
-    within_band_percent: float | None = None
+    points: Annotated[int, Doc("measured points", example=182)]
+    median_percent: Annotated[float, Doc("median absolute error", "% of the measured value", 9.0)]
+    mean_percent: Annotated[float, Doc("mean absolute error", "% of the measured value", 12.2)]
+    p90_percent: Annotated[float, Doc("nine in ten absolute errors are below", "% of the measured value", 25.0)]
+    within_band_percent: Annotated[
+        float | None, Doc("share of the points that lie in the predicted band; null: no band", "%", 84.0)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +51,28 @@ class Decisions:
     Loads of a case are those measured, mostly doublings; no load at all counts as one step below the smallest.
     """
 
-    cases: int
-    exact_percent: float
-    within_one_step_percent: float
-    promised_too_much_percent: float
+    cases: Annotated[int, Doc("decisions: a configuration, lengths and a promise that some measured load keeps")]
+    exact_percent: Annotated[float, Doc("the largest load that keeps it was named", "%", 61.0)]
+    within_one_step_percent: Annotated[float, Doc("it, or the measured load next to it", "%", 95.0)]
+    promised_too_much_percent: Annotated[float, Doc("a load was named that breaks the promise", "%", 4.0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class ServingAccuracy:
     """Errors by what was predicted and by which rule."""
 
-    tpot: Errors
-    ttft: Errors | None
-    throughput: Errors | None
-    roofline_tpot: Errors
-    calibrated_tpot: Errors | None
-    decisions: Decisions | None
-    safe_decisions: Decisions | None
+    tpot: Annotated[ServingErrors, Doc("time per output token, without any correction")]
+    ttft: Annotated[ServingErrors | None, Doc("time to first token, without any correction")]
+    throughput: Annotated[ServingErrors | None, Doc("output tokens a second, without any correction")]
+    roofline_tpot: Annotated[
+        ServingErrors, Doc("time per output token by a plain roofline, at 85 % of the rated bandwidth")
+    ]
+    calibrated_tpot: Annotated[
+        ServingErrors | None,
+        Doc("points between a configuration's fastest and slowest, corrected by these two and no others"),
+    ]
+    decisions: Annotated[Decisions | None, Doc("largest load said to keep a time per output token")]
+    safe_decisions: Annotated[Decisions | None, Doc("the same with the margin that plans take")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class _Judged:
     tpot_ms: float
 
 
-def evaluate(runs: Iterable[Run]) -> Accuracy:
+def evaluate(runs: Iterable[Run]) -> ServingAccuracy:
     """Compare measured runs with predictions of them; those without a time per output token are left out.
 
     Raises
@@ -93,7 +102,7 @@ def evaluate(runs: Iterable[Run]) -> Accuracy:
     rate = [(each, value) for each in judged if (value := each.run.point.output_tokens_per_second) is not None]
     calibrated = _calibrated(judged)
     groups = _by_load(judged)
-    return Accuracy(
+    return ServingAccuracy(
         tpot=_errors(
             [(each.prediction.tpot_ms.value, each.tpot_ms) for each in judged],
             [each.prediction.tpot_ms.low <= each.tpot_ms <= each.prediction.tpot_ms.high for each in judged],
@@ -142,10 +151,10 @@ def _copy_rate(each: _Judged, end: str = "value") -> float:
     return rate / each.run.replica.layout.data_parallel_size
 
 
-def _errors(pairs: Sequence[tuple[float, float]], within: Sequence[bool] = ()) -> Errors:
+def _errors(pairs: Sequence[tuple[float, float]], within: Sequence[bool] = ()) -> ServingErrors:
     """Errors of (predicted, measured) pairs."""
     sizes = sorted(abs(predicted / measured - 1) * 100 for predicted, measured in pairs)
-    return Errors(
+    return ServingErrors(
         points=len(sizes),
         median_percent=median(sizes),
         mean_percent=fmean(sizes),

@@ -64,4 +64,4 @@ def _tensor_sizes(setting: Setting) -> str:
     )
 
 
-__all__ = ["RULES", "Refusal", "Rule", "Setting", "first_refusal"]
+__all__ = ["RULES", "SPLITTING", "Refusal", "Rule", "Setting", "first_refusal"]
