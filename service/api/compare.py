@@ -11,7 +11,7 @@ from service import RULES_VERSION
 from service.api import responding
 from service.api.contract import CompareRequest, DeploymentRequest, ModelReference, PlanRequest, Precision
 from service.api.operation import Operation
-from service.api.plans import machines_of, question_about, require_built, shape_of, workload_of
+from service.api.plans import machines_of, question_about, shape_of, workload_of
 from service.api.problems import FieldError, Problem, invalid
 from service.api.reading import read_body, read_bytes, require_json
 from service.catalogue.snapshot import Snapshot
@@ -31,7 +31,6 @@ async def post_compare(request: Request[Any, Any, Any]) -> Response[Any]:
     require_json(request)
     snapshot: Snapshot = request.app.state.snapshot
     asked = read_body(await read_bytes(request), CompareRequest)
-    require_built(asked)
     workload_of(asked)
     cases = cases_of(asked)
     machines = machines_of(asked.hardware, snapshot)

@@ -5,6 +5,7 @@ from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic.fields import FieldInfo
 
 from service.sizing.engine.defaults import AUTO_FIT
 from service.sizing.engine.kv_dtypes import KV_CACHE_DTYPES
@@ -13,6 +14,8 @@ from service.sizing.question import RankBy
 MAX_TOKENS = 100_000_000
 MAX_SEQUENCES = 10_000_000
 MAX_GPUS = 4096
+MAX_PEOPLE = 1_000_000
+MAX_CURVE_POINTS = 64
 MAX_BYTES = 1 << 60
 MAX_NAMES = 200
 ONE_LINE = r"^[^\x00-\x1f\x7f]*$"
@@ -108,6 +111,26 @@ ModelReference = Annotated[
 ]
 
 
+class PeopleRequest(Contract):
+    """Who uses the deployment; its load follows from how fast it answers them."""
+
+    people: Annotated[int, Field(ge=1, le=MAX_PEOPLE), INTEGRAL] = Field(
+        description="all who may use it", examples=[50]
+    )
+    share_active: Annotated[Number, Field(gt=0, le=1)] = Field(
+        default=0.5, description="share of them who use it in the busy hour"
+    )
+    think_seconds: Annotated[Number, Field(ge=0, le=86_400)] = Field(
+        default=40, description="from the end of an answer to the next question: reading it and writing (s)"
+    )
+    answer_seconds: Annotated[Number, Field(gt=0, le=86_400)] | None = Field(
+        default=None, description="from a question to the end of its answer (s); null: as predicted of each layout"
+    )
+    peak_chance: Annotated[Number, Field(ge=0.000001, le=0.5)] = Field(
+        default=0.01, description="share of the busy hour in which more may wait at once than is planned for"
+    )
+
+
 class WorkloadRequest(Contract):
     """What the deployment serves."""
 
@@ -124,12 +147,18 @@ class WorkloadRequest(Contract):
         default=None, description="answer of a typical request (tokens); null: 1/8 of the context", examples=[1024]
     )
     requests_per_second: Annotated[Number, Field(gt=0, le=1_000_000)] | None = Field(
-        default=None, description="arrival rate (1/s) for open-loop questions; null: closed loop", examples=[2.5]
+        default=None,
+        description="requests that arrive a second (1/s), at random, over all copies; null: concurrent_sequences are "
+        "in flight all the time",
+        examples=[2.5],
+    )
+    people: PeopleRequest | None = Field(
+        default=None, description="who makes the load, instead of concurrent_sequences or requests_per_second"
     )
 
 
 class ObjectivesRequest(Contract):
-    """Promises the deployment must keep."""
+    """Promises the deployment must keep under the load asked, held against the prediction with a margin."""
 
     ttft_ms: Annotated[Number, Field(gt=0, le=3_600_000)] | None = Field(
         default=None, description="most time to first token, median (ms)", examples=[1000]
@@ -250,6 +279,9 @@ class DeploymentRequest(Contract):
         default="nearest", description="whether measurements correct the predictions"
     )
     rank_by: RankBy = Field(default=RankBy.FEWEST_GPUS, description="what makes one plan better than another")
+    curve_points: Annotated[int, Field(ge=0, le=MAX_CURVE_POINTS), INTEGRAL] = Field(
+        default=0, description="points of the curve over concurrency that each plan is given; 0: none", examples=[32]
+    )
 
 
 class PlanRequest(DeploymentRequest):
@@ -284,6 +316,10 @@ REPEATED = {"gpus": "gpu", "gpu_counts": "gpu_count", "instances": "instance"}
 GROUPS = ("workload", "objectives", "hardware", "layout", "engine", "assumptions", "prices")
 
 
+INSIDE: dict[tuple[str, ...], type[Contract]] = {("layout",): LayoutRequest, ("workload", "people"): PeopleRequest}
+"""What optional groups hold, by their path."""
+
+
 def query_names() -> dict[str, tuple[str, ...]]:
     """Path in the body of each query parameter of `GET /plan`."""
     names: dict[str, tuple[str, ...]] = {}
@@ -291,7 +327,19 @@ def query_names() -> dict[str, tuple[str, ...]]:
         if name not in GROUPS:
             names[name] = (name,)
             continue
-        group = LayoutRequest if name == "layout" else cast("type[Contract]", field.annotation)
+        group = INSIDE.get((name,)) or cast("type[Contract]", field.annotation)
         for leaf in group.model_fields:
-            names[REPEATED.get(leaf, leaf)] = (name, leaf)
+            inner = INSIDE.get((name, leaf))
+            if inner is None:
+                names[REPEATED.get(leaf, leaf)] = (name, leaf)
+            else:
+                names |= {deeper: (name, leaf, deeper) for deeper in inner.model_fields}
     return names
+
+
+def field_at(path: tuple[str, ...]) -> FieldInfo:
+    """The field of the plan request at a path."""
+    owner: type[Contract] = PlanRequest
+    for depth in range(1, len(path)):
+        owner = INSIDE.get(path[:depth]) or cast("type[Contract]", owner.model_fields[path[depth - 1]].annotation)
+    return owner.model_fields[path[-1]]

@@ -14,15 +14,15 @@ from service.api.contract import (
     DeploymentRequest,
     HardwareRequest,
     InlineModel,
-    LayoutRequest,
-    ObjectivesRequest,
     PlanRequest,
     Text,
+    WorkloadRequest,
+    field_at,
     query_names,
 )
 from service.api.operation import Operation
 from service.api.pricing import instance_machines, offers_for
-from service.api.problems import FieldError, Problem, conflict, invalid, not_supported, unknown
+from service.api.problems import FieldError, Problem, conflict, invalid, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
 from service.api.topology import read_paste
 from service.catalogue.records.model import read_at
@@ -30,6 +30,7 @@ from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing import plan
 from service.sizing.answer import Answer
 from service.sizing.calibration import Neighbour, StartupPoint
+from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import profile_for, release
 from service.sizing.errors import InvalidConfig, NotUnderstood, SizingError
@@ -118,7 +119,9 @@ def read_flat(items: Any) -> PlanRequest:
         if name not in names:
             raise invalid((FieldError(name, f"unknown parameter (accepted: {', '.join(names)})"),))
         path = names[name]
-        target = nested.setdefault(path[0], {}) if len(path) == 2 else nested
+        target = nested
+        for part in path[:-1]:
+            target = target.setdefault(part, {})
         if path[-1] in ("gpus", "gpu_counts", "instances"):
             target.setdefault(path[-1], []).append(value)
         elif path[-1] in target:
@@ -135,9 +138,8 @@ def question_of(asked: PlanRequest, snapshot: Snapshot) -> Question:
     Raises
     ------
     Problem
-        400 for contradictions and what is not built, 404 for unknown names, 409 for models not understood.
+        400 for contradictions, 404 for unknown names, 409 for models not understood.
     """
-    require_built(asked)
     return question_about(shape_of(asked, snapshot), asked, machines_of(asked.hardware, snapshot), snapshot)
 
 
@@ -164,6 +166,7 @@ def question_about(
         max_gpus=asked.hardware.max_gpus,
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
+        curve_points=asked.curve_points,
         neighbours=neighbours_of(asked, machines, snapshot),
         memory_errors=snapshot.memory_errors,
         offers=offers_for(asked.prices, machines, snapshot),
@@ -193,29 +196,16 @@ def neighbours_of(
     return {slug: found for slug in sorted(slugs) if (found := snapshot.neighbours(slug, number))}
 
 
-def require_built(asked: DeploymentRequest) -> None:
-    """Refuse fields whose capability does not exist yet, rather than ignore them.
-
-    Raises
-    ------
-    Problem
-        400.
-    """
-    if asked.objectives != ObjectivesRequest():
-        raise not_supported("objectives", "plans for promised times are not built; leave it out")
-    if asked.workload.requests_per_second is not None:
-        raise not_supported("workload.requests_per_second", "arrival rates are not built; give concurrent_sequences")
-
-
 def workload_of(asked: DeploymentRequest) -> Workload:
     """The workload, with its defaults.
 
     Raises
     ------
     Problem
-        400: prompt and answer together exceed the context.
+        400: prompt and answer together exceed the context, or the load is given twice.
     """
     workload = asked.workload
+    people = people_of(workload)
     context, prompt, output = workload.context_tokens, workload.prompt_tokens, workload.output_tokens
     share = max(1, context // 8)
     if output is None:
@@ -231,7 +221,24 @@ def workload_of(asked: DeploymentRequest) -> Workload:
                 ),
             )
         )
-    return Workload(context, workload.concurrent_sequences, prompt, output, workload.requests_per_second)
+    return Workload(context, workload.concurrent_sequences, prompt, output, workload.requests_per_second, people)
+
+
+def people_of(workload: WorkloadRequest) -> People | None:
+    """Who makes the load, if people do.
+
+    Raises
+    ------
+    Problem
+        400: a concurrency or a rate is given beside them.
+    """
+    given = workload.people
+    if given is None:
+        return None
+    for name in ("concurrent_sequences", "requests_per_second"):
+        if name in workload.model_fields_set and getattr(workload, name) is not None:
+            raise invalid((FieldError(f"workload.{name}", "follows from workload.people: give one of them"),))
+    return People(given.people, given.share_active, given.think_seconds, given.answer_seconds, given.peak_chance)
 
 
 def shape_of(asked: PlanRequest, snapshot: Snapshot) -> ModelShape:
@@ -356,10 +363,7 @@ def _flat_query() -> type[Contract]:
     """The query parameters of `GET /plan`, as a model for the contract."""
     fields: dict[str, Any] = {}
     for name, path in query_names().items():
-        owner: Any = PlanRequest
-        for part in path[:-1]:
-            owner = LayoutRequest if part == "layout" else owner.model_fields[part].annotation
-        field = owner.model_fields[path[-1]]
+        field = field_at(path)
         if path == ("model",):
             fields[name] = (Text, Field(description="catalogue name"))
         else:

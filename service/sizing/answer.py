@@ -6,6 +6,7 @@ Field descriptions, units and examples are part of the types: the published cont
 from dataclasses import dataclass
 from typing import Annotated
 
+from service.sizing.load_answers import LoadPoint, ObjectivesAnswer, PeopleAnswer
 from service.sizing.quantities import Doc, Figure
 
 
@@ -240,6 +241,44 @@ class CalibrationAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingPointAnswer:
+    """One measured load of the model on the GPU."""
+
+    id: Annotated[str, Doc("its id under /calibrations", example="8d0f3b5c2a917e46")]
+    source: Annotated[str, Doc("where it was published or who reported it")]
+    version: Annotated[str | None, Doc("vLLM release measured; null: not reported", example="0.19.0")]
+    layout: Annotated[LayoutAnswer, Doc("layout measured")]
+    concurrency: Annotated[float, Doc("requests at once in one copy", example=32)]
+    prompt_tokens: Annotated[int, Doc("of a request", "tokens", 1024)]
+    output_tokens: Annotated[int, Doc("of a request", "tokens", 1024)]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesWithoutAnswer:
+    """Central times and throughput before measured loads corrected them."""
+
+    tpot_ms: Annotated[float, Doc("time per output token", "ms")]
+    ttft_ms: Annotated[float, Doc("time to first token", "ms")]
+    output_tokens_per_second: Annotated[float, Doc("over all copies", "tokens/s")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesCalibrationAnswer:
+    """The measured loads that corrected times and throughput."""
+
+    tier: Annotated[
+        str,
+        Doc(
+            "points: several loads of this layout; one_point: one; siblings: other layouts of the same model and GPU",
+            example="points",
+        ),
+    ]
+    used: Annotated[int, Doc("measured loads used", example=12)]
+    points: Annotated[tuple[ServingPointAnswer, ...], Doc("the first ten of them")]
+    prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures without them")]
+
+
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """One GPU count of the curve of diminishing returns."""
 
@@ -265,6 +304,14 @@ class Plan:
     communication: Annotated[CommunicationAnswer, Doc("traffic of one decode step")]
     latency: Annotated[LatencyAnswer, Doc("time of one token")]
     throughput: Annotated[ThroughputAnswer, Doc("tokens a second")]
+    objectives: Annotated[
+        ObjectivesAnswer | None, Doc("what was promised, and what is carried within it; null where nothing was asked")
+    ]
+    people: Annotated[PeopleAnswer | None, Doc("the load that the people given make of it; null without people")]
+    load_curve: Annotated[
+        tuple[LoadPoint, ...],
+        Doc("times and throughput over the loads that run at once, as many points as `curve_points` asks for"),
+    ]
     cost: Annotated[CostAnswer | None, Doc("null without a price")]
     engine: Annotated[EngineAnswer, Doc("what starts it")]
     reasons: Annotated[tuple[str, ...], Doc("why this plan")]
@@ -272,6 +319,9 @@ class Plan:
     checklist: Annotated[tuple[str, ...], Doc("what to verify before buying")]
     calibration: Annotated[
         CalibrationAnswer | None, Doc("the measured startup used; null: weights and working space are predictions")
+    ]
+    times_calibration: Annotated[
+        TimesCalibrationAnswer | None, Doc("the measured loads used; null: times and throughput are predictions")
     ]
     basis: Annotated[dict[str, Origin], Doc("origin of each figure, by its path in the plan")]
 

@@ -10,7 +10,8 @@ from service.sizing.cost import Flip, flip_price, pareto
 from service.sizing.present import present
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
-from service.sizing.search import Counted, Searched, counts_of, forced, ranking, reasons_for, with_fix
+from service.sizing.search import reasons_for
+from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
 
 MOST_FLIPS = 10
 SHOWN = Decimal("0.0001")
@@ -144,13 +145,13 @@ def _tried(question: Question, searched: Searched, machine: Machine, counts: Seq
     tried = list[Counted]()
     for count in counts:
         tried.append(searched.at_count(machine, count))
-        if tried[-1].feasible and question.rank_by is RankBy.FEWEST_GPUS:
+        if tried[-1].serves and question.rank_by is RankBy.FEWEST_GPUS:
             break
     return tried
 
 
 def _row(question: Question, searched: Searched, tried: Sequence[Counted], gpu_count: int | None) -> Row:
-    serving = sorted((each.feasible[0] for each in tried if each.feasible), key=ranking(question.rank_by))
+    serving = sorted((each.feasible[0] for each in tried if each.serves), key=searched.order)
     return Row(
         model=question.model.name,
         precision=question.precision,

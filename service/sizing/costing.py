@@ -179,11 +179,10 @@ def cost(
     InvalidCostInput
         The traffic cannot be computed with.
     """
-    speed = plan.throughput.output_tokens_per_second
     per_hour = {kind: paid for kind, (_, paid) in offers.items()}
     if owned is not None:
         per_hour[OWNED] = owned_per_hour(owned)
-    replica = Replica(Decimal(0), speed.value if speed else 0)
+    replica = Replica(Decimal(0), copy_tokens_per_second(plan, load.traffic.output_tokens))
     needed = fleet(load.traffic, replica, target_utilisation=load.utilisation, floor=load.floor)
     kinds = kinds_side_by_side(needed, per_hour)
     later = None
@@ -206,6 +205,14 @@ def cost(
         later=later,
         warnings=_warnings(needed, kinds, hosted),
     )
+
+
+def copy_tokens_per_second(plan: Plan, output_tokens: int) -> float:
+    """Output tokens a second that one copy of a plan makes: within what is promised, else at the workload's load."""
+    if plan.objectives is not None and plan.objectives.requests_per_second:
+        return plan.objectives.requests_per_second * output_tokens
+    speed = plan.throughput.output_tokens_per_second
+    return speed.value if speed else 0.0
 
 
 def _fleet_answer(plan: Plan, load: Load, replica: Replica, needed: Fleet) -> FleetAnswer:

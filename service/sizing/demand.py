@@ -6,11 +6,90 @@ wait at a busy moment follows the binomial distribution, as each waits independe
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil, exp, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 
-HALVINGS = 40
-"""Of the range in which a load settles."""
+from service.sizing.crossing import crossing
+
+SETTLED = 1e-7
+"""Relative width at which the concurrency that a load settles at is known well enough."""
+
+LEAST_SHARE = 1e-3
+"""Of a request in flight, where the fewest are looked for."""
+
+MOST_SUMMED = 1000
+"""People up to whom the binomial distribution is summed; of more, its quantile is approximated."""
+
+NEGLIGIBLE_DEVIATIONS = 10
+"""Standard deviations below the mean under which no probability is counted (1e-6 at most)."""
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Who uses a deployment.
+
+    Attributes
+    ----------
+    people : int
+        All who may use it.
+    share_active : float
+        Of them, how many use it in the busy hour.
+    think_s : float
+        From the end of an answer to the next question.
+    answer_s : float or None
+        From a question to the end of its answer; None: as predicted of the deployment.
+    peak_chance : float
+        Share of the busy hour in which more may be in flight than planned for.
+    """
+
+    people: int
+    share_active: float
+    think_s: float
+    answer_s: float | None
+    peak_chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The load that people make of a deployment.
+
+    Attributes
+    ----------
+    mean, peak : float, int
+        Requests in flight on average, and at a busy moment.
+    answer_s : float
+        Of an answer at the mean.
+    requests_per_second : float
+        On average.
+    """
+
+    mean: float
+    peak: int
+    answer_s: float
+    requests_per_second: float
+
+
+def demand_of(people: People, answer_s: Callable[[float], float]) -> Demand:
+    """The load that people make where answers take longer the more are in flight.
+
+    Parameters
+    ----------
+    answer_s : callable
+        Seconds of an answer at a concurrency; not called where the people's own time was given.
+    """
+    if people.answer_s is None:
+        mean = settled_concurrency(people.people, people.share_active, people.think_s, answer_s)
+        took = answer_s(mean)
+    else:
+        took = people.answer_s
+        mean = mean_concurrency(people.people, people.share_active, took, people.think_s)
+    return Demand(
+        mean=mean,
+        peak=max(1, peak_concurrency(people.people, min(1.0, mean / people.people), people.peak_chance)),
+        answer_s=took,
+        requests_per_second=arrival_rate(people.people, people.share_active, took, people.think_s),
+    )
 
 
 def active_people(people: int, share_active: float) -> float:
@@ -51,8 +130,13 @@ def peak_concurrency(people: int, busy: float, chance: float = 0.01) -> int:
         return 0
     if busy >= 1:
         return people
+    mean, deviation = people * busy, sqrt(people * busy * (1 - busy))
+    if people > MOST_SUMMED:
+        # Cornish and Fisher (1938): the normal quantile, and what the skewness adds to it.
+        z = NormalDist().inv_cdf(1 - chance)
+        return max(0, min(people, ceil(mean + z * deviation + (z * z - 1) * (1 - 2 * busy) / 6 - 0.5)))
     below = 0.0
-    for count in range(people + 1):
+    for count in range(max(0, int(mean - NEGLIGIBLE_DEVIATIONS * deviation)), people + 1):
         below += exp(_log_binomial(people, count) + count * log(busy) + (people - count) * log1p(-busy))
         if 1 - below <= chance:
             return count
@@ -67,14 +151,14 @@ def settled_concurrency(people: int, share_active: float, think_s: float, answer
     answer_s : callable
         Seconds of an answer at a concurrency; must not fall as it rises.
     """
-    low, high = 0.0, active_people(people, share_active)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if mean_concurrency(people, share_active, answer_s(middle), think_s) > middle:
-            low = middle
-        else:
-            high = middle
-    return high
+    most = active_people(people, share_active)
+    least = mean_concurrency(people, share_active, answer_s(min(1.0, most) * LEAST_SHARE), think_s)
+    return crossing(
+        lambda waiting: waiting - mean_concurrency(people, share_active, answer_s(waiting), think_s),
+        least,
+        most,
+        SETTLED,
+    )
 
 
 def cached_tokens(conversations: int, mean_tokens: float, maximum_tokens: int, chance: float = 0.01) -> int:

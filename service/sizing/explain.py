@@ -1,16 +1,22 @@
 """In words a sales engineer can repeat: why, what is assumed, what to check, where each number comes from."""
 
 from service.sizing.answer import Origin
+from service.sizing.corrections import used_for
 from service.sizing.evidence import HELD_OUT, Evidence, Known, evidence_of, kind_of
 from service.sizing.fit import Measured
 from service.sizing.hardware import Link
 from service.sizing.judge import Feasible
 from service.sizing.loaded_weights import quantises_unlisted
 from service.sizing.outside import little_room_outside
+from service.sizing.peopled import people_answer
 from service.sizing.pricing import offer_for, price_warnings
+from service.sizing.promises import objectives_answer
 from service.sizing.quantities import GIB, Basis, ceil_div
 from service.sizing.topology import custom_all_reduce, nccl_p2p_disable
 from service.sizing.working_space import era_of
+
+MOST_NAMED = 10
+"""Measured loads that an answer names."""
 
 
 def gib(bytes_: float) -> str:
@@ -28,11 +34,12 @@ def reasons(found: Feasible) -> tuple[str, ...]:
         f"of {gib(found.settled.usable_bytes)} usable on each GPU, weights take {gib(weights)} and working space "
         f"{gib(band.value)}: {gib(found.settled.rooms[tight])} are left for the cache"
     )
+    in_flight = workload.people is not None or workload.requests_per_second is not None
     holds = (
         f"memory holds {found.capacity} conversations of {workload.context_tokens} tokens; "
-        f"{workload.concurrent_sequences} were asked for"
+        f"{workload.concurrent_sequences} {'are in flight at once' if in_flight else 'were asked for'}"
     )
-    lines = [budget, holds]
+    lines = [*_promises(found), budget, holds]
     if layout.tensor_parallel_size > 1:
         lines.append(
             f"tensor parallel over {layout.tensor_parallel_size} GPUs{_joined(found)} reads the weights together, so a "
@@ -48,6 +55,52 @@ def reasons(found: Feasible) -> tuple[str, ...]:
     if layout.decode_context_parallel_size > 1:
         lines.append("GPUs share the cache by tokens, which would otherwise be copied to each")
     return tuple(lines)
+
+
+def _promises(found: Feasible) -> list[str]:
+    """Who makes the load, how the promises are kept, and what else would be."""
+    lines, made, kept = list[str](), people_answer(found), objectives_answer(found)
+    if made is not None:
+        lines.append(made.how)
+    if kept is None:
+        return lines
+    for name, promise in (("an output token", kept.tpot), ("the first token", kept.ttft)):
+        if promise is not None:
+            lines.append(
+                f"{name} is predicted to take {promise.predicted_ms:.1f} ms; with the margin of {promise.margin:g} "
+                f"that is {promise.with_margin_ms:.1f} ms of the {promise.promised_ms:g} ms promised"
+            )
+    used = "" if kept.utilisation is None else f"; what arrives is {kept.utilisation:.0%} of what is completed at most"
+    lines.append(
+        f"{kept.concurrent_sequences} requests at once, or {kept.requests_per_second:g} a second, can be carried "
+        f"within what is promised{used}"
+    )
+    return lines
+
+
+def _margins(found: Feasible) -> list[str]:
+    """How often promises made with these margins were broken."""
+    kept = objectives_answer(found)
+    if kept is None:
+        return []
+    return [
+        f"of {promise.measured_on}, {promise.over_promised_percent:g} % promised a shorter {name} than was kept with "
+        f"the margin of {promise.margin:g}"
+        for name, promise in (("time per output token", kept.tpot), ("time to first token", kept.ttft))
+        if promise is not None
+    ]
+
+
+def _measured_times(found: Feasible) -> list[str]:
+    """Which engine the measured loads that correct the times ran on, where it is not the plan's."""
+    points = used_for(found).points
+    if not points:
+        return []
+    version = found.question.engine.version or found.settled.fitted.cache.profile.version
+    measured = sorted({point.version or "an unknown release" for point in points})
+    if measured == [version]:
+        return []
+    return [f"times are corrected by measured loads of vLLM {', '.join(measured)}; the plan is for {version}"]
 
 
 def _joined(found: Feasible) -> str:
@@ -98,6 +151,7 @@ def warnings(found: Feasible) -> tuple[str, ...]:
             "the configuration quantises parts that published checkpoints of this kind leave in 16 bits: 3 % were "
             "added to the weights; give the published configuration to have them counted"
         )
+    lines += [*_margins(found), *_measured_times(found)]
     if question.precision not in ("checkpoint", "bf16"):
         lines.append(
             f"the plan is for a checkpoint of this model quantised to {question.precision}; the command names the "
@@ -263,10 +317,19 @@ def basis(found: Feasible) -> dict[str, Origin]:
             Basis.COMPUTED, "blocks at the pessimistic working space over blocks a conversation keeps, times copies"
         ),
         "latency.weight_read_ms": origin(Basis.COMPUTED, "active parameter bytes over rated bandwidth x fraction"),
-        "latency.tpot_ms": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
-        "latency.ttft_ms": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
-        "throughput": origin(Basis.COMPUTED, "performance model fitted to public serving measurements"),
+        "latency.tpot_ms": _times_origin(found),
+        "latency.ttft_ms": _times_origin(found),
+        "throughput": _times_origin(found),
     } | _price_origin(found)
+
+
+def _times_origin(found: Feasible) -> Origin:
+    """Where times and throughput come from."""
+    used = used_for(found)
+    if not used.points:
+        return Origin(Basis.COMPUTED.value, "performance model fitted to public serving measurements")
+    ids = ", ".join(point.id for point in used.points[:MOST_NAMED])
+    return Origin(Basis.MEASURED.value, f"performance model corrected by {used.correction.tier.value}: {ids}")
 
 
 def _price_origin(found: Feasible) -> dict[str, Origin]:

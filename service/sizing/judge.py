@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import ceil
 
 from service.sizing.answer import LayoutAnswer, Rejection
+from service.sizing.demand import Demand
 from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
@@ -26,7 +27,6 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.outside import no_room_outside
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Assumptions, Machine, Question
-from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 from service.sizing.working_space import Band
 
 
@@ -82,10 +82,10 @@ class Feasible:
         What one conversation keeps on a GPU of the tight stage.
     held : int
         Conversations that fit in one copy, at the pessimistic end.
-    step_ms : float
-        Time of one decode step at the workload's concurrency, by the roofline.
     warnings : tuple of str
         What the plan had to change.
+    demand : Demand or None
+        The load that people make of it, where they are given.
     """
 
     question: Question
@@ -95,8 +95,8 @@ class Feasible:
     sequences: int
     conversation_bytes: int
     held: int
-    step_ms: float
     warnings: tuple[str, ...]
+    demand: Demand | None = None
 
     @property
     def needed_bytes(self) -> int:
@@ -107,12 +107,6 @@ class Feasible:
     def capacity(self) -> int:
         """Conversations that fit over all copies, at the pessimistic end."""
         return self.held * self.layout.data_parallel_size
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Output tokens a second of what runs at once over all copies, by the roofline."""
-        most = self.settled.fitted.cache.defaults.max_num_seqs * self.layout.data_parallel_size
-        return min(self.question.workload.concurrent_sequences, most) / self.step_ms * 1000
 
 
 def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Rejection:
@@ -134,6 +128,7 @@ def rejection(gpu: Gpu, layout: Layout | None, refusal: Refusal, gpu_count: int 
     )
 
 
+@lru_cache(maxsize=4096)
 def layout_answer(layout: Layout) -> LayoutAnswer:
     """A layout as it is answered."""
     return LayoutAnswer(
@@ -182,7 +177,6 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             f"each GPU; {gib(room)} GiB are left, which hold {held}",
             fix=f"ask for {held * layout.data_parallel_size} conversations or fewer" if held else None,
         )
-    mean = max(1, workload.prompt_tokens + workload.output_tokens // 2)
     return Feasible(
         question=question,
         machine=machine,
@@ -191,16 +185,6 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         sequences=sequences,
         conversation_bytes=conversation_bytes,
         held=held,
-        step_ms=step_ms(
-            model,
-            copy,
-            gpu,
-            link,
-            machine.gpus_per_node,
-            sequences=min(sequences, cache.defaults.max_num_seqs),
-            cached_bytes=tuple(cache.conversation_blocks(mean) * block for block in cache.block_bytes),
-            bandwidth_fraction=question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
-        ),
         warnings=warnings,
     )
 

@@ -17,8 +17,12 @@ from service.sizing.answer import (
     Plan,
     PredictionAnswer,
     RankAnswer,
+    ServingPointAnswer,
     ThroughputAnswer,
+    TimesCalibrationAnswer,
+    TimesWithoutAnswer,
 )
+from service.sizing.corrections import used_for
 from service.sizing.engine import flags, manifests
 from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_latent, is_quantised
 from service.sizing.judge import Feasible, layout_answer
@@ -26,11 +30,13 @@ from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
+from service.sizing.peopled import people_answer
 from service.sizing.pricing import cost_answer
+from service.sizing.promises import load_curve, objectives_answer
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
-from service.sizing.times import prediction, tokens_per_second
+from service.sizing.times import prediction, tokens_per_second, uncorrected
 from service.sizing.weights import stage_weights, total_active_parameters, total_parameters
 
 
@@ -152,6 +158,32 @@ def calibration_answer(found: Feasible) -> CalibrationAnswer | None:
     )
 
 
+def times_calibration_answer(found: Feasible) -> TimesCalibrationAnswer | None:
+    """The measured loads that corrected the times, and what was predicted without them."""
+    used, plain = used_for(found), uncorrected(found) if used_for(found).points else None
+    if plain is None:
+        return None
+    return TimesCalibrationAnswer(
+        tier=used.correction.tier.name.lower(),
+        used=len(used.points),
+        points=tuple(
+            ServingPointAnswer(
+                id=each.id,
+                source=each.source,
+                version=each.version or None,
+                layout=layout_answer(each.layout),
+                concurrency=each.point.concurrency,
+                prompt_tokens=each.point.prompt_tokens,
+                output_tokens=each.point.output_tokens,
+            )
+            for each in used.points[: explain.MOST_NAMED]
+        ),
+        prediction_without=TimesWithoutAnswer(
+            plain.tpot_ms.value, plain.ttft_ms.value, plain.output_tokens_per_second.value
+        ),
+    )
+
+
 def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
     model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
@@ -233,6 +265,9 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             requests_per_second=timed and timed.requests_per_second,
             output_tokens_per_second_per_gpu=tokens_per_second(found) / layout.gpu_count if timed else None,
         ),
+        objectives=objectives_answer(found),
+        people=people_answer(found),
+        load_curve=load_curve(found),
         cost=cost_answer(found, tokens_per_second(found)),
         engine=EngineAnswer(
             version=deployment.version,
@@ -246,5 +281,6 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         warnings=explain.warnings(found),
         checklist=explain.checklist(found),
         calibration=calibration_answer(found),
+        times_calibration=times_calibration_answer(found),
         basis=explain.basis(found),
     )

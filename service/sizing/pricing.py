@@ -1,11 +1,13 @@
 """What a plan costs at the offers known."""
 
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
 
 from service.sizing.answer import CostAnswer, PriceAnswer
 from service.sizing.cost import cents, per_million_tokens, per_month
 from service.sizing.cost.offer import Offer, cheapest
 from service.sizing.judge import Feasible
+from service.sizing.question import Machine, Question
 
 OLD_DAYS = 180
 """Prices move by tens of per cent within half a year: an older one is warned of."""
@@ -13,18 +15,25 @@ OLD_DAYS = 180
 PER_MILLION_STEP = Decimal("0.0001")
 
 
-def offers_of(found: Feasible) -> tuple[Offer, ...]:
-    """The offers that may be used for a plan's machine."""
-    return found.question.offers.get(found.machine.instance or found.machine.gpu.slug, ())
+def offers_of(question: Question, machine: Machine) -> tuple[Offer, ...]:
+    """The offers that may be used for a machine."""
+    return question.offers.get(machine.instance or machine.gpu.slug, ())
 
 
+@lru_cache(maxsize=256)
 def offer_for(found: Feasible) -> tuple[Offer, Decimal] | None:
     """The cheapest offer that carries a plan, and its cost per hour; None without any."""
-    return cheapest(offers_of(found), found.layout.gpu_count, found.machine.gpus_per_node)
+    return cheapest(offers_of(found.question, found.machine), found.layout.gpu_count, found.machine.gpus_per_node)
+
+
+def cost_of(question: Question, machine: Machine, gpu_count: int) -> float:
+    """What a count of GPUs costs an hour, to rank by: without a price it comes last."""
+    priced = cheapest(offers_of(question, machine), gpu_count, machine.gpus_per_node)
+    return float("inf") if priced is None else float(priced[1])
 
 
 def cost_per_hour(found: Feasible) -> float:
-    """What a plan costs an hour, to rank by: without a price it comes last."""
+    """What a plan costs an hour, to rank by."""
     priced = offer_for(found)
     return float("inf") if priced is None else float(priced[1])
 
@@ -70,7 +79,7 @@ def price_warnings(found: Feasible) -> tuple[str, ...]:
     """What to know about the price used, or why there is none."""
     priced, gpu = offer_for(found), found.machine.gpu.name
     if priced is None:
-        if not offers_of(found):
+        if not offers_of(found.question, found.machine):
             return (f"no price of {found.machine.instance or gpu} matches what was asked, so cost is null",)
         together = min(found.layout.gpu_count, found.machine.gpus_per_node)
         return (f"no machine with a known price holds {together} {gpu}, so cost is null",)

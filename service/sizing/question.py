@@ -6,11 +6,13 @@ from enum import StrEnum
 
 from service.sizing.calibration import Neighbour, StartupPoint
 from service.sizing.cost.offer import Offer
+from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
 from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.measured import ServingPoint
 from service.sizing.topology import Topology
 
 
@@ -32,11 +34,13 @@ class Workload:
     context_tokens : int
         Longest conversation kept in cache, prompt and answer.
     concurrent_sequences : int
-        Conversations held at once.
+        Conversations held at once; where people are given, those that their load needs of a layout.
     prompt_tokens, output_tokens : int
         Of a typical request.
     requests_per_second : float or None
         Arrival rate, for open-loop questions.
+    people : People or None
+        Who makes the load, in place of a concurrency.
     """
 
     context_tokens: int
@@ -44,6 +48,7 @@ class Workload:
     prompt_tokens: int
     output_tokens: int
     requests_per_second: float | None = None
+    people: People | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,11 @@ class Assumptions:
 class Question:
     """One request for a plan.
 
-    `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `memory_errors`
-    how far predictions of memory were off by kind of deployment; `offers` the prices that a plan may rest on, by
-    `Machine.instance` or else GPU slug, the cheapest of each machine size. `catalogue_revision` and `rules_version` are
-    repeated in the answer, so that it can be computed again.
+    `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `servings` are
+    measured load tests of the model; `memory_errors` how far predictions of memory were off by kind of deployment;
+    `offers` the prices that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine
+    size. `curve_points` are those of the curve over loads that each plan is given. `catalogue_revision` and
+    `rules_version` are repeated in the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -104,6 +110,8 @@ class Question:
     calibrations: Mapping[str, tuple[StartupPoint, ...]] = field(default_factory=dict[str, tuple[StartupPoint, ...]])
     neighbours: Mapping[str, tuple[Neighbour, ...]] = field(default_factory=dict[str, tuple[Neighbour, ...]])
     memory_errors: Mapping[Kind, MeasuredError] = field(default_factory=dict[Kind, MeasuredError])
+    servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
+    curve_points: int = 0
     catalogue_revision: int = 0
     rules_version: int = 0

@@ -1,52 +1,23 @@
 """Enumerate, judge, rank; a reason and a fix for everything left out."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 
-from service.sizing.answer import Answer, CurvePoint, Rejection
+from service.sizing.answer import Answer, CurvePoint
 from service.sizing.engine.profile import profile_for
-from service.sizing.engine.validity import SPLITTING
-from service.sizing.judge import Feasible, judge, layout_answer
-from service.sizing.layouts import Layout, candidates, counts_to_try, narrower
-from service.sizing.model.summary import is_latent, routed_experts
+from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
-from service.sizing.pricing import cost_per_hour, offer_for, plain
+from service.sizing.pricing import offer_for, plain
+from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
-from service.sizing.question import Machine, Question, RankBy
-from service.sizing.remedies import MORE_MEMORY, remedy
+from service.sizing.question import Question, RankBy
+from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
 from service.sizing.times import token_ms, tokens_per_second
 
-DEFAULT_MOST_GPUS = 16
 MOST_ALTERNATIVES = 10
-
-NODES_SEARCHED_FOR_A_FIX = 4
-"""A fix may name more GPUs than were allowed, up to this many whole nodes."""
 
 DIMINISHING_GAIN = 1.25
 """Doubling the GPUs is worth it while it makes a token at least this much faster or holds as much more."""
-
-FUNDAMENTAL = (
-    "no_rules_for_this_gpu",
-    "max_model_len_exceeds_model",
-    "context_too_long",
-    "float16_not_supported",
-)
-"""Reasons that no other layout of the same GPUs removes, the most fundamental first."""
-
-MEMORY = ("does_not_fit", "context_does_not_fit", "cache_too_small", "sequences_exceed_state_blocks")
-"""Reasons that more memory removes: a layout refused for one of these starts but for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What one GPU type gives at one count."""
-
-    machine: Machine
-    gpu_count: int
-    feasible: tuple[Feasible, ...]
-    rejection: Rejection | None
 
 
 def plan(question: Question) -> Answer:
@@ -59,16 +30,16 @@ def plan(question: Question) -> Answer:
         counted = [
             searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
         ]
-    order = ranking(question.rank_by)
-    best = sorted((each.feasible[0] for each in counted if each.feasible), key=order)
+    order, leading = searched.order, searched.leading(counted, MOST_ALTERNATIVES + 1)
+    best = sorted((each.feasible[0] for each in leading), key=order)
     others = [
         other
-        for each in counted
+        for each in leading
         for other in each.feasible[1:]
         if each.gpu_count == 2 and other.layout.pipeline_parallel_size != each.feasible[0].layout.pipeline_parallel_size
     ]
     following = sorted((*best[1:], *others), key=order)[:MOST_ALTERNATIVES]
-    curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.feasible])
+    curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.serves])
     return Answer(
         catalogue_revision=question.catalogue_revision,
         rules_version=question.rules_version,
@@ -84,170 +55,12 @@ def plan(question: Question) -> Answer:
     )
 
 
-def ranking(rank_by: RankBy) -> Callable[[Feasible], tuple[float, ...]]:
-    """What makes one feasible layout better than another, as a sort key."""
-
-    def by_count(each: Feasible) -> tuple[float, ...]:
-        return each.layout.gpu_count, each.step_ms, -each.capacity
-
-    def by_latency(each: Feasible) -> tuple[float, ...]:
-        return each.step_ms, each.layout.gpu_count, -each.capacity
-
-    def by_throughput(each: Feasible) -> tuple[float, ...]:
-        return -each.tokens_per_second, each.layout.gpu_count, each.step_ms
-
-    def by_cost(each: Feasible) -> tuple[float, ...]:
-        return cost_per_hour(each), each.layout.gpu_count, each.step_ms
-
-    keys = {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput, RankBy.COST: by_cost}
-    return keys.get(rank_by, by_count)
-
-
-def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
-    """GPU counts to judge, as asked or up to the most allowed."""
-    if question.gpu_counts is not None:
-        return tuple(dict.fromkeys(question.gpu_counts))
-    return counts_to_try(machine.gpus_per_node, question.max_gpus or DEFAULT_MOST_GPUS)
-
-
-def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
-    """The one layout that the caller gave."""
-    verdict = judge(question, machine, layout)
-    if isinstance(verdict, Feasible):
-        return Counted(machine, layout.gpu_count, (verdict,), None)
-    return Counted(machine, layout.gpu_count, (), verdict)
-
-
-class Searched:
-    """The counts of one question that were looked at, each judged once."""
-
-    def __init__(self, question: Question) -> None:
-        self.asked = question
-        self.question = replace(question, layout=None) if question.layout is not None else question
-        self.order = ranking(question.rank_by)
-        self.known: dict[tuple[int, int], Counted] = {}
-
-    def at_count(self, machine: Machine, gpu_count: int) -> Counted:
-        """The best layouts of one count, or the most fundamental reason against it."""
-        key = id(machine), gpu_count
-        if key not in self.known:
-            self.known[key] = self._judged(machine, gpu_count)
-        return self.known[key]
-
-    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
-        """The best layout of the smallest count above `above` that serves; None within a few nodes."""
-        for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
-            if count > above and (found := self.at_count(machine, count).feasible):
-                return found[0]
-        return None
-
-    @property
-    def given_layout(self) -> bool:
-        """Whether the caller gave the layout."""
-        return self.asked.layout is not None
-
-    def changed(self, counted: Counted, question: Question) -> Feasible | None:
-        """What another question gives on the same GPUs; None where it is refused."""
-        if question.layout is not None:
-            verdict = judge(question, counted.machine, question.layout)
-            return verdict if isinstance(verdict, Feasible) else None
-        return next(iter(Searched(question).at_count(counted.machine, counted.gpu_count).feasible), None)
-
-    def _judged(self, machine: Machine, gpu_count: int) -> Counted:
-        model = self.question.model
-        experts = routed_experts(model) is not None
-        node, domain = machine.gpus_per_node, machine.gpus_per_domain
-        layouts = candidates(gpu_count, gpus_per_node=node, gpus_per_domain=domain, has_experts=experts)
-        verdicts = [judge(self.question, machine, layout) for layout in layouts]
-        feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
-        if not feasible and _is_cut_badly(layouts, verdicts):
-            layouts = narrower(gpu_count, gpus_per_node=node, gpus_per_domain=domain, has_experts=experts)
-            verdicts += [judge(self.question, machine, layout) for layout in layouts]
-            feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
-        if not feasible and is_latent(model):
-            # One latent cache is copied to every tensor rank; sharing it by tokens makes room.
-            verdicts += [
-                judge(self.question, machine, replace(layout, decode_context_parallel_size=layout.tensor_parallel_size))
-                for layout in layouts
-                if layout.tensor_parallel_size > 1 and not layout.expert_parallel
-            ]
-            feasible = [verdict for verdict in verdicts if isinstance(verdict, Feasible)]
-        if feasible:
-            return Counted(machine, gpu_count, tuple(sorted(feasible, key=self.order)), None)
-        refused = (verdict for verdict in verdicts if isinstance(verdict, Rejection))
-        return Counted(machine, gpu_count, (), min(refused, key=_severity))
-
-
-def _is_cut_badly(layouts: Sequence[Layout], verdicts: Sequence[Feasible | Rejection]) -> bool:
-    """Whether one copy over all GPUs cannot be cut as the links would have it: the engine refuses, or no size fits."""
-    whole = [
-        verdict
-        for layout, verdict in zip(layouts, verdicts, strict=True)
-        if layout.data_parallel_size == 1 and not layout.expert_parallel
-    ]
-    return all(isinstance(verdict, Rejection) and verdict.code in SPLITTING for verdict in whole)
-
-
-def _severity(rejection: Rejection) -> tuple[int, int]:
-    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
-    if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code)
-    if rejection.code in MEMORY:
-        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code)
-    return 2, 0
-
-
-def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
-    """A rejection with the nearest fix: for lack of memory the smallest count that serves, and what else would do."""
-    fixes = list[str]()
-    if rejection.code in MEMORY and (larger := searched.smallest_serving(counted.machine, counted.gpu_count)):
-        fixes.append(f"use {_described(larger.layout)}")
-    if own := _own_fix(searched, counted, rejection):
-        fixes.append(own)
-    if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
-        fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
-    if not fixes and rejection.code in MEMORY:
-        fixes.append(MORE_MEMORY)
-    return replace(rejection, fix=", or ".join(fixes) or None)
-
-
-def _own_fix(searched: Searched, counted: Counted, rejection: Rejection) -> str | None:
-    """What the refusing rule advises, or else a change of the caller's settings that serves on the same GPUs."""
-    shortened = searched.asked.engine.max_model_len is not None and rejection.code == "context_does_not_fit"
-    if rejection.fix is not None and not shortened:
-        return rejection.fix
-    if shortened and (found := searched.changed(counted, _without_length(searched.asked))):
-        # What the rule advises may be shorter than the conversations.
-        return f"use --max-model-len {found.settled.safe_length}"
-    if rejection.code in FUNDAMENTAL:
-        return None
-    return remedy(searched.asked, partial(searched.changed, counted))
-
-
-def _without_length(question: Question) -> Question:
-    return replace(question, engine=replace(question.engine, max_model_len=None))
-
-
-def _described(layout: Layout) -> str:
-    """A count of GPUs and how they are used, for a sentence."""
-    sizes = ", ".join(
-        f"{name} {size}"
-        for name, size in (
-            ("tensor parallel size", layout.tensor_parallel_size),
-            ("pipeline parallel size", layout.pipeline_parallel_size),
-            ("data parallel size", layout.data_parallel_size),
-        )
-        if size > 1
-    )
-    return f"{layout.gpu_count} GPU{'s' if layout.gpu_count > 1 else ''}" + (f" ({sizes})" if sizes else "")
-
-
 def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[Counted]) -> tuple[str, ...]:
     """Why the first of `best` is recommended."""
     chosen = best[0]
     if question.layout is not None:
-        return ("the layout was given; it starts and holds the workload",)
+        kept = " and keeps what is promised" if are_asked(question) else ""
+        return (f"the layout was given; it starts{',' if kept else ' and'} holds the workload{kept}",)
     reasons = list[str]()
     smaller = [
         each

@@ -2,20 +2,21 @@
 
 from functools import lru_cache
 
-from service.sizing.judge import Feasible
-from service.sizing.performance import Load, Prediction, Replica, predict
+from service.sizing.corrections import used_for
+from service.sizing.judge import Feasible, one_copy
+from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
+from service.sizing.performance.prediction import copy_under, predicted, settled
+from service.sizing.performance.serving import Copy
+from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 
 
-@lru_cache(maxsize=64)
-def prediction(found: Feasible) -> Prediction | None:
-    """Times and throughput at the workload's concurrency; None for a card whose 16-bit rate is not known.
-
-    Asked for several times while one answer is written.
-    """
+@lru_cache(maxsize=1024)
+def replica_of(found: Feasible) -> Replica | None:
+    """A layout as the performance model takes it; None for a card whose 16-bit rate is not known."""
     if not {"bf16", "fp16"} & found.machine.gpu.dense_flops.keys():
         return None
-    question, cache, workload = found.question, found.settled.fitted.cache, found.question.workload
-    replica = Replica(
+    question, cache = found.question, found.settled.fitted.cache
+    return Replica(
         model=question.model,
         layout=found.layout,
         gpu=found.machine.gpu,
@@ -26,17 +27,79 @@ def prediction(found: Feasible) -> Prediction | None:
         max_num_batched_tokens=cache.defaults.max_num_batched_tokens,
         kv_cache_dtype=cache.dtype,
         memory_bandwidth_fraction=question.assumptions.memory_bandwidth_fraction,
+        engine=vllm(question.engine.version),
     )
-    return predict(replica, Load(found.sequences, workload.prompt_tokens, workload.output_tokens))
+
+
+def load_of(found: Feasible) -> Load:
+    """What one copy serves."""
+    workload = found.question.workload
+    return Load(found.sequences, workload.prompt_tokens, workload.output_tokens, workload.requests_per_second)
+
+
+@lru_cache(maxsize=1024)
+def copy(found: Feasible) -> Copy | None:
+    """One copy, its times corrected by what was measured; None where nothing is predicted."""
+    replica, workload = replica_of(found), found.question.workload
+    if replica is None:
+        return None
+    return copy_under(replica, workload.prompt_tokens, workload.output_tokens, used_for(found).correction)
+
+
+@lru_cache(maxsize=1024)
+def state(found: Feasible) -> State | None:
+    """Central values of one copy under the workload: cheap enough to rank many layouts by.
+
+    None where nothing is predicted, or where more requests arrive than a copy can be promised to complete.
+    """
+    one = copy(found)
+    return None if one is None else settled(one, load_of(found), found.layout.data_parallel_size)
+
+
+@lru_cache(maxsize=64)
+def prediction(found: Feasible) -> Prediction | None:
+    """Times and throughput under the workload, with bands; None for a card whose 16-bit rate is not known.
+
+    Asked for several times while one answer is written.
+    """
+    replica, one = replica_of(found), copy(found)
+    return None if replica is None or one is None else predicted(replica, load_of(found), one, state(found))
+
+
+@lru_cache(maxsize=64)
+def uncorrected(found: Feasible) -> Prediction | None:
+    """The same without any measurement."""
+    replica = replica_of(found)
+    return None if replica is None else predict(replica, load_of(found), UNCORRECTED)
 
 
 def token_ms(found: Feasible) -> float:
     """Central time per output token; the roofline's where nothing is predicted."""
-    timed = prediction(found)
-    return found.step_ms if timed is None else timed.tpot_ms.value
+    one = state(found)
+    return roofline_ms(found) if one is None else one.tpot_s * 1000
 
 
 def tokens_per_second(found: Feasible) -> float:
     """Central output rate over all copies; the roofline's where nothing is predicted."""
-    timed = prediction(found)
-    return found.tokens_per_second if timed is None else timed.output_tokens_per_second.value
+    one, workload, copies = state(found), found.question.workload, found.layout.data_parallel_size
+    if one is not None:
+        rate = workload.requests_per_second or one.requests_per_second * copies
+        return rate * workload.output_tokens
+    most = found.settled.fitted.cache.defaults.max_num_seqs * copies
+    return min(workload.concurrent_sequences, most) / roofline_ms(found) * 1000
+
+
+def roofline_ms(found: Feasible) -> float:
+    """Milliseconds of one decode step at the workload's concurrency, moving bytes only."""
+    question, machine, cache = found.question, found.machine, found.settled.fitted.cache
+    mean = max(1, question.workload.prompt_tokens + question.workload.output_tokens // 2)
+    return step_ms(
+        question.model,
+        found.layout if question.model.experts else one_copy(found.layout),
+        machine.gpu,
+        machine.link,
+        machine.gpus_per_node,
+        sequences=min(found.sequences, cache.defaults.max_num_seqs),
+        cached_bytes=tuple(cache.conversation_blocks(mean) * block for block in cache.block_bytes),
+        bandwidth_fraction=question.assumptions.memory_bandwidth_fraction or DEFAULT_BANDWIDTH_FRACTION,
+    )

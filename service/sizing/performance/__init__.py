@@ -3,7 +3,8 @@
 `docs/performance.md` holds the formulas, what they were fitted to and how far off they are.
 """
 
-from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, corrected_by
+from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, Tier, corrected_by
+from service.sizing.performance.measured import ServingPoint
 from service.sizing.performance.objectives import CurvePoint, curve, keeps, largest_concurrency, largest_rate
 from service.sizing.performance.parameters import vllm
 from service.sizing.performance.prediction import Load, Prediction, Replica, compared, predict, state_of, tpot_ms
@@ -18,7 +19,9 @@ __all__ = [
     "MeasuredPoint",
     "Prediction",
     "Replica",
+    "ServingPoint",
     "State",
+    "Tier",
     "compared",
     "corrected_by",
     "curve",

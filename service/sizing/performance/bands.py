@@ -90,8 +90,50 @@ CALIBRATED: Mapping[Tier, Error] = {
 }
 """Bands with measured points: of the points left out of the correction."""
 
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Absolute error of held-out points, per cent: median, mean and 90th percentile."""
+
+    median: float
+    mean: float
+    p90: float
+
+    def __str__(self) -> str:
+        return f"median error {self.median:g} %, mean {self.mean:g} %, 90th percentile {self.p90:g} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Errors of the three predictions."""
+
+    tpot: Off
+    ttft: Off
+    throughput: Off
+
+
+MEASURED: Mapping[tuple[bool, bool], Measured] = {
+    (True, True): Measured(Off(9.0, 12.2, 25), Off(26, 36, 73), Off(8.8, 12.6, 27)),
+    (True, False): Measured(Off(11.6, 15.1, 32), Off(29, 40, 83), Off(11.3, 16.2, 37)),
+    (False, True): Measured(Off(11.1, 15.4, 33), Off(28, 41, 83), Off(10.4, 15.8, 37)),
+    (False, False): Measured(Off(11.9, 16.5, 37), Off(32, 53, 121), Off(11.3, 15.5, 33)),
+}
+"""Errors without a measurement, by whether GPU and family are covered: of points that the fit had not seen."""
+
+CALIBRATED_MEAN_PERCENT: Mapping[Tier, float] = {Tier.SIBLINGS: 11, Tier.ONE_POINT: 9, Tier.POINTS: 6}
+"""Mean error of the time per output token with measured points; the other two were not measured apart."""
+
 NOT_VALIDATED_LOW, NOT_VALIDATED_HIGH = 0.8, 1.3
 """How much wider a band is where no measured run stands behind a part of the formula; assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the three predictions come from and how far off such predictions were."""
+
+    tpot: str
+    ttft: str
+    throughput: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +141,7 @@ class Confidence:
     """How a deployment relates to what was measured: its bands, their description, and notes for its reader."""
 
     error: Error
-    source: str
+    sources: Sources
     notes: tuple[str, ...]
 
 
@@ -120,10 +162,13 @@ def confidence(
     notes = missing
     if tier is not Tier.NONE:
         error, kind = CALIBRATED[tier], tier.value
+        mean = f"mean error {CALIBRATED_MEAN_PERCENT[tier]:g} %"
+        errors = mean, "", ""
     else:
         gpu_covered = gpu.slug in COVERED_GPUS and (link is gpu.link or layout.gpu_count == 1)
         family_covered = model.architecture in COVERED_ARCHITECTURES
-        error = COLD[gpu_covered, family_covered, model.experts > 0]
+        error, measured = COLD[gpu_covered, family_covered, model.experts > 0], MEASURED[gpu_covered, family_covered]
+        errors = str(measured.tpot), str(measured.ttft), str(measured.throughput)
         kind = (
             f"a {'measured' if gpu_covered else 'never measured'} GPU and a "
             f"{'measured' if family_covered else 'never measured'} family of models"
@@ -135,8 +180,14 @@ def confidence(
             notes += (f"not validated: no serving run of {model.architecture} was measured",)
     if missing:
         error = error.widened(NOT_VALIDATED_LOW, NOT_VALIDATED_HIGH)
-        kind += ", wider because a part is not validated"
-    return Confidence(error, f"performance model; band: the middle 80 % of measured runs for {kind}", notes)
+    return Confidence(error, Sources(*(_source(each, kind, bool(missing)) for each in errors)), notes)
+
+
+def _source(error: str, kind: str, part_not_validated: bool) -> str:
+    """What a figure says of itself: the error measured where such cases were held out of the fit, and its band."""
+    known = f"{error} of points held out; " if error else ""
+    wider = ", wider because a part is not validated" if part_not_validated else ""
+    return f"performance model for {kind}: {known}band: the middle 80 % of such runs{wider}"
 
 
 def _not_validated(

@@ -188,7 +188,7 @@ def stage_costs(
     bandwidth_fraction: float | None,
     parameters: Parameters,
 ) -> tuple[StageCost, ...]:
-    """The cost of every pipeline stage.
+    """The cost of every pipeline stage; those with the same work share one.
 
     Raises
     ------
@@ -201,10 +201,11 @@ def stage_costs(
     start = parameters.collective_start
     all_reduce_ = all_reduce(tensor, gpu, link, gpus_per_node, start_factor=start)
     exchange = all_reduce(tensor * copies, gpu, link, gpus_per_node, start_factor=start)
-    return tuple(
-        _stage_cost(model, work, rates, engine, copies, all_reduce_, exchange)
-        for work in stage_work(model, layout, kv_cache_dtype, major in ROUTER_KERNEL_MAJORS)
-    )
+    works = stage_work(model, layout, kv_cache_dtype, major in ROUTER_KERNEL_MAJORS)
+    alike = {
+        work: _stage_cost(model, work, rates, engine, copies, all_reduce_, exchange) for work in dict.fromkeys(works)
+    }
+    return tuple(alike[work] for work in works)
 
 
 def _stage_cost(

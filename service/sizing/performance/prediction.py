@@ -1,6 +1,6 @@
 """What a deployment will do under a load, with a band from measured error."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from math import ceil, hypot
@@ -11,13 +11,12 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.performance.bands import (
     MOST_MEASURED_CONCURRENCY,
     MOST_MEASURED_CONTEXT,
-    Confidence,
     Range,
     confidence,
 )
 from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, Tier
 from service.sizing.performance.collectives import handoff
-from service.sizing.performance.costs import stage_costs
+from service.sizing.performance.costs import StageCost, stage_costs
 from service.sizing.performance.parameters import FITTED, VLLM, Engine, Parameters
 from service.sizing.performance.serving import Copy, Pace, State
 from service.sizing.quantities import Basis, Figure
@@ -79,7 +78,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     chunks = max(1, ceil(prompt_tokens / replica.max_num_batched_tokens))
     tensor = layout.tensor_parallel_size
     return Copy(
-        paces=tuple(Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in stages),
+        paces=_paces(stages, prompt_tokens, output_tokens, chunks),
         handoffs=tuple(
             handoff(replica.link, between_nodes=stage * tensor >= node and stage * tensor % node == 0)
             for stage in range(1, layout.pipeline_parallel_size)
@@ -93,6 +92,18 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
     )
+
+
+def _paces(stages: tuple[StageCost, ...], prompt_tokens: int, output_tokens: int, chunks: int) -> tuple[Pace, ...]:
+    """The pace of every stage; those alike share one."""
+    alike = {stage: Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in dict.fromkeys(stages)}
+    return tuple(alike[stage] for stage in stages)
+
+
+def copy_under(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction = UNCORRECTED) -> Copy:
+    """The copy with its times corrected by measured points; raises as `copy_of`."""
+    copy = copy_of(replica, prompt_tokens, output_tokens)
+    return copy if correction == UNCORRECTED else replace(copy, correction=correction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +210,13 @@ class Prediction:
     breakdown: Breakdown
 
 
+def settled(copy: Copy, load: Load, copies: int) -> State | None:
+    """One copy under a load, central values; None where more arrives than it can be promised to complete."""
+    if load.requests_per_second is None:
+        return copy.at(load.concurrency)
+    return copy.at_rate(load.requests_per_second / copies)
+
+
 def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) -> Prediction:
     """Times and throughput of a deployment, each with a band.
 
@@ -207,17 +225,18 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    copy = copy_of(replica, load.prompt_tokens, load.output_tokens)
-    copies = replica.layout.data_parallel_size
-    arriving = None if load.requests_per_second is None else load.requests_per_second / copies
-    utilisation, sustainable = None, True
-    if arriving is None:
-        state = copy.at(load.concurrency)
-    else:
-        at_limit = copy.at(copy.limit)
-        utilisation = arriving / at_limit.requests_per_second
-        settled = copy.at_rate(arriving)
-        sustainable, state = settled is not None, settled or at_limit
+    copy = copy_under(replica, load.prompt_tokens, load.output_tokens, correction)
+    return predicted(replica, load, copy, settled(copy, load, replica.layout.data_parallel_size))
+
+
+def predicted(replica: Replica, load: Load, copy: Copy, found: State | None) -> Prediction:
+    """The prediction of a copy that settled under the load; None: more arrives than it can be promised to complete."""
+    copies, rate, correction = replica.layout.data_parallel_size, load.requests_per_second, copy.correction
+    utilisation = None
+    if rate is not None:
+        utilisation = rate / copies / copy.at(copy.limit).requests_per_second
+    state = found or copy.at(copy.limit)
+    requests = rate if rate is not None and found is not None else state.requests_per_second * copies
     longest = load.prompt_tokens + load.output_tokens
     sure = confidence(
         replica.model,
@@ -228,23 +247,25 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
         state.concurrency > MOST_MEASURED_CONCURRENCY or longest > MOST_MEASURED_CONTEXT,
         correction.tier,
     )
-    parts = breakdown(copy, state)
-    tpot, ttft, requests = _corrected(copy, state, correction)
-    if arriving is not None and sustainable:
-        requests = arriving
-    waits = not sustainable or state.concurrency > copy.limit
+    parts = _uncorrected_breakdown(copy, state)
+    waits = found is None or state.concurrency > copy.limit
     full = Limit.MEMORY if replica.cache_holds < replica.max_num_seqs else Limit.SCHEDULER
+    basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
+
+    def figure(value: float, ends: Range, unit: str, source: str) -> Figure:
+        return Figure(value, value * ends.low, value * ends.high, unit, basis, source)
+
     return Prediction(
-        tpot_ms=_figure(tpot * 1000, sure.error.tpot, "ms", sure, correction),
-        ttft_ms=_figure(ttft * 1000, sure.error.ttft, "ms", sure, correction),
-        output_tokens_per_second=_figure(
-            requests * copies * load.output_tokens, sure.error.throughput, "tokens/s", sure, correction
+        tpot_ms=figure(state.tpot_s * 1000, sure.error.tpot, "ms", sure.sources.tpot),
+        ttft_ms=figure(state.ttft_s * 1000, sure.error.ttft, "ms", sure.sources.ttft),
+        output_tokens_per_second=figure(
+            requests * load.output_tokens, sure.error.throughput, "tokens/s", sure.sources.throughput
         ),
-        requests_per_second=requests * copies,
+        requests_per_second=requests,
         concurrency=state.concurrency,
         running=state.sequences,
         utilisation=utilisation,
-        sustainable=sustainable,
+        sustainable=found is not None,
         limited_by=full if waits else parts.limit,
         notes=sure.notes,
         breakdown=parts,
@@ -268,22 +289,11 @@ def compared(replica: Replica, point: MeasuredPoint) -> Compared:
     return Compared(point, copy.fixed_s * 1000, state.tpot_s * 1000, state.ttft_s * 1000)
 
 
-def _corrected(copy: Copy, state: State, correction: Correction) -> tuple[float, float, float]:
-    """Seconds per output token and to the first, and requests a second, after a correction."""
-    if correction.tier is Tier.NONE:
-        return state.tpot_s, state.ttft_s, state.requests_per_second
-    tpot = correction.tpot(copy.fixed_s, state.tpot_s)
-    inside = min(state.concurrency, copy.limit)
-    was = inside / state.requests_per_second
-    first = was - (copy.output_tokens - 1) * state.tpot_s
-    whole = correction.ttft * first + (copy.output_tokens - 1) * tpot
-    waited = state.ttft_s - first
-    return tpot, correction.ttft * first + waited * whole / was, inside / whole
-
-
-def _figure(value: float, ends: Range, unit: str, sure: Confidence, correction: Correction) -> Figure:
-    basis = Basis.MEASURED if correction.tier in (Tier.ONE_POINT, Tier.POINTS) else Basis.COMPUTED
-    return Figure(value, value * ends.low, value * ends.high, unit, basis, sure.source)
+def _uncorrected_breakdown(copy: Copy, state: State) -> Breakdown:
+    if copy.correction is UNCORRECTED:
+        return breakdown(copy, state)
+    plain = replace(copy, correction=UNCORRECTED)
+    return breakdown(plain, plain.at(state.concurrency))
 
 
 def breakdown(copy: Copy, state: State) -> Breakdown:

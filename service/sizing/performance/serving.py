@@ -10,6 +10,8 @@ GPU; the tests hold the formulas to it.
 from dataclasses import dataclass, field, replace
 from math import hypot
 
+from service.sizing.crossing import crossing
+from service.sizing.performance.calibration import UNCORRECTED, Correction
 from service.sizing.performance.collectives import Collective
 from service.sizing.performance.costs import StageCost
 from service.sizing.performance.parameters import Engine
@@ -18,8 +20,8 @@ MOST_UTILISATION = 0.95
 """Share of what a copy can complete beyond which an arrival rate is refused: queues then grow without a bound that
 can be promised."""
 
-RATE_STEPS = 20
-"""Halvings of the concurrency that an arrival rate settles at."""
+SETTLED = 1e-5
+"""Relative width within which the concurrency that an arrival rate settles at is known well enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class State:
     sequences : float
         Sequences decoded together.
     step_s : float
-        A step without prompts.
+        A step without prompts, before any correction.
     tpot_s, ttft_s : float
         Time per output token after the first; time to the first.
     requests_per_second : float
@@ -134,6 +136,8 @@ class Copy:
         Most sequences that run at once.
     alone_s : float
         Seconds of a prompt on an idle copy: what it keeps others waiting.
+    correction : Correction
+        Factors on its times from measured points.
     """
 
     paces: tuple[Pace, ...]
@@ -146,6 +150,7 @@ class Copy:
     chunks: int
     most_chunks: float
     limit: float
+    correction: Correction = UNCORRECTED
     alone_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -179,7 +184,7 @@ class Copy:
         As many prompts begin as answers end, one in `output` steps for each sequence; those of the others make a step
         longer, chunk by chunk; several share it up to the engine's token budget. What does not fit waits before its
         first token. That comes after the request reached the scheduler, its own chunks, and a share of the prompts of
-        others.
+        others. The correction is of the last two.
         """
         together = min(float(len(self.paces)), sequences)
         each = sequences / together
@@ -199,9 +204,10 @@ class Copy:
             + self._bunch_s(sequences)
             + late
         )
-        return step, tpot, ttft
+        return step, self.correction.tpot(self.fixed_s, tpot), self.correction.ttft * ttft
 
     def _bunch_s(self, requests: float) -> float:
+        """What others' prompts keep a prompt waiting where clients send in bunches, before a correction."""
         return self.engine.bunching * max(0.0, requests - 1) * self.alone_s
 
     def _through(self, together: float, sequences: float, chunks: float = 0.0) -> tuple[float, float]:
@@ -222,19 +228,28 @@ class Copy:
     def at_rate(self, requests_per_second: float) -> State | None:
         """Open loop; None where more than `MOST_UTILISATION` of what the copy completes at its limit arrives.
 
-        Concurrency settles where as many requests are completed as arrive (Little's law). A prompt then waits for
-        others as in a queue with random arrivals and fixed service (M/D/1), instead of for a bunch.
+        Concurrency settles where as many requests are completed as arrive (Little's law): between the rate times the
+        time of an answer alone and the rate times that at the limit.
         """
-        if requests_per_second > MOST_UTILISATION * self.at(self.limit).requests_per_second:
+        full = self.at(self.limit)
+        if requests_per_second > MOST_UTILISATION * full.requests_per_second:
             return None
-        low, high = 0.0, self.limit
-        for _ in range(RATE_STEPS):
-            middle = (low + high) / 2
-            if self.at(middle).requests_per_second < requests_per_second:
-                low = middle
-            else:
-                high = middle
-        state = self.at(high)
-        busy = min(MOST_UTILISATION, requests_per_second * self.alone_s)
+        settled = crossing(
+            lambda concurrency: self.at(concurrency).requests_per_second - requests_per_second,
+            min(self.limit, requests_per_second / self.at(1.0).requests_per_second),
+            min(self.limit, requests_per_second * self.limit / full.requests_per_second),
+            SETTLED,
+        )
+        return self.open_at(settled, requests_per_second)
+
+    def open_at(self, concurrency: float, requests_per_second: float | None = None) -> State:
+        """Open loop that has settled at a concurrency, at most the limit, by arrivals at a rate (None: its own).
+
+        A prompt waits for others as in a queue with random arrivals and fixed service (M/D/1), instead of for a bunch.
+        """
+        state = self.at(concurrency)
+        rate = state.requests_per_second if requests_per_second is None else requests_per_second
+        busy = min(MOST_UTILISATION, rate * self.alone_s)
         queued = busy / (2 * (1 - busy)) * self.alone_s
-        return replace(state, ttft_s=state.ttft_s - self._bunch_s(state.concurrency) + queued)
+        waiting = self.correction.ttft * (queued - self._bunch_s(state.concurrency))
+        return replace(state, ttft_s=state.ttft_s + waiting)

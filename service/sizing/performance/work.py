@@ -141,7 +141,7 @@ class Blocks:
     quantised: tuple[tuple[frozenset[Compute], int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class StageWork:
     """One step of a pipeline stage on tensor rank 0.
 
