@@ -156,6 +156,7 @@ def row(
         missing=tuple(_missing(deployment, figures)),
         contradictions=tuple(contradictions_of(figures, tolerance)),
         notes=notes,
+        tolerance=tolerance,
     )
 
 

@@ -46,6 +46,8 @@ class BenchmarkRow:
         Where the figures contradict each other.
     notes : tuple of str
         What a reader should know about how they were measured.
+    tolerance : float
+        Relative difference between counted and stated rates that is agreement for this tool.
     """
 
     format: str
@@ -65,6 +67,7 @@ class BenchmarkRow:
     missing: tuple[str, ...]
     contradictions: tuple[str, ...]
     notes: tuple[str, ...]
+    tolerance: float
 
 
 MEANING = {
