@@ -78,7 +78,7 @@ def test_one_file_that_is_not_understood_keeps_the_others_out(
     ("options", "said"),
     [
         ((), "gpu: the report does not name the GPU"),
-        (("--gpu", "h100sxm", *LOAD, "--tensor-parallel-size", "1"), "no gpu 'h100sxm'; nearest: h100-sxm"),
+        (("--gpu", "h100-smx", *LOAD, "--tensor-parallel-size", "1"), "no gpu 'h100-smx'; nearest: h100-sxm"),
         (("--gpu", "h100-sxm", *LOAD), "tensor_parallel_size: the report does not say it"),
         (("--gpu", "h100-sxm", *LOAD, "--tensor-parallel-size", "two"), "tensor_parallel_size: "),
         (("--gpu", "h100-sxm", *LOAD, "--tensor-parallel-size", "1", "--nodes", "2"), "takes --nodes"),

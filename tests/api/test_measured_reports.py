@@ -10,12 +10,22 @@ import pytest
 import sqlalchemy as sa
 
 from service.catalogue.records.gpu import GpuRecord
+from service.catalogue.servings import copies_of
 from service.settings import Settings
 from service.storage import calibrations
 from service.storage.catalogue import publish
 from service.storage.engine import create_engine
 from service.storage.seed import shipped
 from tests.api.writing import Writing, writing
+from tests.catalogue.test_benchmark_tools import (
+    AIPERF,
+    GENAI_PERF,
+    GUIDELLM_0_8,
+    OWN,
+    PLANNER_ROW,
+    REPORT_0_1,
+    REPORT_0_2_1,
+)
 
 # Published by gpustack (docs/performance-lab/gpt-oss-20b/h100.md): vLLM 0.11.0, gpt-oss 20B on one H100, ShareGPT, 1000
 # requests at once; 9064.40 / 46.74 = 193.9 tokens an answer, (19128.79 - 9064.40) / 46.74 = 215.3 a prompt.
@@ -167,6 +177,30 @@ def test_output_of_nccl_tests_is_taken(carded: Writing) -> None:
     assert table.json()["items"][0]["calibration"]["status"] == "accepted"
 
 
+TOOLS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    (GUIDELLM_0_8, DEPLOYED, ["accepted", "quarantined"]),
+    (GENAI_PERF, {"gpu": "h100-sxm", "engine_version": "0.19.0", "tensor_parallel_size": 2}, ["accepted"]),
+    (AIPERF, {"engine": "vllm", "engine_version": "0.19.0", "tensor_parallel_size": 2}, ["accepted"]),
+    (PLANNER_ROW, {"gpu": "h100-sxm", "tensor_parallel_size": 2}, ["accepted"]),
+    (REPORT_0_1, {}, ["accepted"]),
+    (REPORT_0_2_1, {"engine_version": "0.19.0"}, ["accepted"]),
+    (OWN, {}, ["accepted"]),
+]
+
+
+def test_reports_of_other_tools_are_taken(carded: Writing) -> None:
+    """With what each leaves out; GuideLLM's second run says one request at once and answers sixteen."""
+    for document, given, statuses in TOOLS:
+        taken = report(carded, json.dumps(document), **given)
+        assert taken.status_code == 201, taken.text
+        found = [item["calibration"] for item in taken.json()["items"]]
+        assert [each["status"] for each in found] == statuses, found
+        assert {(each["model"], each["engine"]) for each in found} == {("Qwen/Qwen3-32B", "vllm")}
+        assert found[0]["tpot"]["median_ms"] in (None, pytest.approx(22.0))
+    (replicas,) = (each for each in carded.held().servings if each.measurement.gpu_count == 16)
+    assert (replicas.measurement.tensor_parallel_size, copies_of(replicas.measurement)) == (8, 2)
+
+
 def test_raw_text_is_taken(carded: Writing) -> None:
     """As text/plain, where the report says all."""
     kind = {"Content-Type": "text/plain"}
@@ -239,7 +273,7 @@ DOUBTFUL: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"mean_tpot_ms": 0, "median_tpot_ms": 0, "p99_tpot_ms": 0}, {}, "TPOT is 0 ms"),
     ({"mean_tpot_ms": -5}, {}, "TPOT is negative"),
     ({"output_throughput": 19000.0}, {}, "are not 19000 a second"),
-    ({}, {"gpu_count": 8}, "8 GPUs are not tensor 1 x pipeline 1 x data 1"),
+    ({}, {"gpu_count": 8}, "8 GPUs, of which the layout takes 1"),
     ({"gpu": "NVIDIA H200"}, {}, "gpu was given as h100-sxm, the report says NVIDIA H200"),
     ({"tensor_parallel_size": 2}, {}, "tensor_parallel_size was given as 1, the report says 2"),
     ({}, {"model": "other/model"}, "model was given as other/model, the report says openai/gpt-oss-20b"),
@@ -280,7 +314,10 @@ def test_a_card_that_may_be_several_is_asked_for(carded: Writing) -> None:
     assert fields(answer) == {"gpu"}
     assert "h100-sxm, h100-pcie" in answer.json()["detail"]
     assert report(carded, run(gpu="NVIDIA H100"), **DEPLOYED).json()["items"][0]["calibration"]["status"] == "accepted"
-    unknown = report(carded, run(), **(DEPLOYED | {"gpu": "h100sxm"}))
+    named = report(carded, run(), **(DEPLOYED | {"gpu": "NVIDIA H200 SXM"})).json()["items"][0]["calibration"]
+    assert named["gpu"] == "h200-sxm"
+    assert fields(report(carded, run(), **(DEPLOYED | {"gpu": "A100 80GB"}))) == {"gpu"}
+    unknown = report(carded, run(), **(DEPLOYED | {"gpu": "h100-smx"}))
     assert (unknown.status_code, unknown.json()["nearest"][0]) == (404, "h100-sxm")
 
 

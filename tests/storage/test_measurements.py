@@ -93,7 +93,7 @@ def test_what_is_stored_is_read_back(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         snapshot = load_snapshot(connection)
         texts = sa.select(tables.calibration_texts.c.digest, tables.calibration_texts.c.text)
-        kept = {digest: text for digest, text in connection.execute(texts)}
+        kept = {row.digest: row.text for row in connection.execute(texts)}
     assert (snapshot.servings, snapshot.links) == ((load.record,), (link.record,))
     assert {kept[record.report or ""] for record in (*snapshot.servings, *snapshot.links)} == {"a report", "another"}
 

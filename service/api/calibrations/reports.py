@@ -161,7 +161,7 @@ def card_of(given: str | None, names: Sequence[str], snapshot: Snapshot) -> tupl
     Raises
     ------
     Problem
-        404 for an unknown card.
+        404 for an unknown card, 400 for one given by a name that several have.
     CardNotTold
         No single one is said.
     """
@@ -174,7 +174,13 @@ def card_of(given: str | None, names: Sequence[str], snapshot: Snapshot) -> tupl
     try:
         slug = snapshot.gpu(given).slug
     except UnknownName as error:
-        raise unknown("gpu", error.name, error.nearest, "gpu") from None
+        match cards_named(given, snapshot):
+            case (slug,):
+                pass
+            case (_, *_) as slugs:
+                raise invalid((FieldError("gpu", f"{given!r} may be {', '.join(slugs)}: give one of them"),)) from None
+            case _:
+                raise unknown("gpu", error.name, error.nearest, "gpu") from None
     return slug, tuple(
         f"gpu was given as {slug}, the report says {name}"
         for name, slugs in may_be.items()

@@ -17,7 +17,7 @@ from service.catalogue.records.calibration import (
     StartupMeasurement,
     Status,
 )
-from service.catalogue.records.calibration_checks import check_link, check_serving, check_startup
+from service.catalogue.records.calibration_checks import check_link, check_serving, check_startup, engine_gpus
 
 M = TypeVar("M", StartupMeasurement, ServingMeasurement, LinkMeasurement)
 
@@ -270,7 +270,17 @@ def serving_measurement(
     )
     simulated = () if row.measured else ("its figures were simulated or estimated, not measured",)
     doubts = check_serving(measurement, tolerance=row.tolerance)
-    return _judged(measurement, (*simulated, *told.disagreements(), *doubts))
+    return _judged(measurement, (*simulated, *told.disagreements(), *_idle(measurement, row.replicas), *doubts))
+
+
+def _idle(measurement: ServingMeasurement, replicas: int) -> Iterator[str]:
+    """More GPUs than the layout takes may have shared the load, or idled: nobody knows."""
+    taken = engine_gpus(measurement) * replicas
+    if measurement.gpu_count != taken:
+        yield (
+            f"{measurement.gpu_count} GPUs, of which the layout takes {taken}: copies that share the load are data "
+            "parallel"
+        )
 
 
 _IN_FIGURES = ("input_tokens_mean", "output_tokens_mean", "concurrency")

@@ -121,16 +121,17 @@ def check_serving(
 
 
 def _sizes(measurement: ServingMeasurement) -> Iterator[str]:
-    """Sizes that do not go together: with more GPUs than the layout uses, nobody knows how they shared the load."""
-    tensor, pipeline, data = (
-        measurement.tensor_parallel_size,
-        measurement.pipeline_parallel_size,
-        measurement.data_parallel_size,
-    )
-    if measurement.gpu_count != tensor * pipeline * data:
-        yield f"{measurement.gpu_count} GPUs are not tensor {tensor} x pipeline {pipeline} x data {data} parallel"
-    if measurement.expert_parallel_size not in (1, tensor * data):
-        yield f"{measurement.expert_parallel_size} expert ranks are not tensor {tensor} x data {data} parallel"
+    """Sizes that do not go together."""
+    ranks, each = measurement.tensor_parallel_size * measurement.data_parallel_size, engine_gpus(measurement)
+    if measurement.gpu_count % each:
+        yield f"{measurement.gpu_count} GPUs are no whole engines of {each}"
+    if measurement.expert_parallel_size not in (1, ranks):
+        yield f"experts are spread over {measurement.expert_parallel_size} ranks, the layout has {ranks}"
+
+
+def engine_gpus(measurement: ServingMeasurement) -> int:
+    """GPUs that one engine of a layout takes."""
+    return measurement.tensor_parallel_size * measurement.pipeline_parallel_size * measurement.data_parallel_size
 
 
 def contradictions_of(figures: ServingFigures, tolerance: float = 0.05) -> Iterator[str]:

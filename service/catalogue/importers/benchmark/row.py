@@ -36,6 +36,8 @@ class BenchmarkRow:
         The layout.
     quantization, kv_cache_dtype : str or None
         As given.
+    replicas : int
+        Whole engines that shared the load, where the file says so; the layout is of one.
     figures : ServingFigures
         What was asked and what was measured.
     measured : bool
@@ -62,6 +64,7 @@ class BenchmarkRow:
     expert_parallel_size: int | None
     quantization: str | None
     kv_cache_dtype: str | None
+    replicas: int
     figures: ServingFigures
     measured: bool
     missing: tuple[str, ...]
