@@ -43,23 +43,58 @@ class LinkRecord(MeasurementRecord[LinkMeasurement]):
     report: str | None = None
 
 
-def point_of(record: ServingRecord) -> ServingPoint | None:
-    """What a load test tells the performance model.
+class NoLoad(ValueError):
+    """A load test tells nothing of the load of a copy; the message says why."""
 
-    None: it is not accepted or of another engine, lacks lengths or a steady load, ran without CUDA graphs or with
-    speculation, or its requests waited longer than they were served, so that how many ran is not known.
-    """
-    measured, figures = record.measurement, record.measurement.figures
-    if not record.is_accepted or measured.engine != ENGINE or measured.enforce_eager or measured.speculative:
+
+def point_of(record: ServingRecord) -> ServingPoint | None:
+    """What a load test tells the performance model; None: it is not accepted, of another engine, or tells no load."""
+    measured = record.measurement
+    if not record.is_accepted or measured.engine != ENGINE:
         return None
+    try:
+        point = load_of(measured)
+    except NoLoad:
+        return None
+    return ServingPoint(
+        id=record.id,
+        source=measured.source,
+        version=measured.engine_version or "",
+        layout=layout_of(measured),
+        precision=measured.precision or "",
+        point=point,
+    )
+
+
+def layout_of(measured: ServingMeasurement) -> Layout:
+    """How the model was split."""
+    return Layout(
+        measured.tensor_parallel_size,
+        measured.pipeline_parallel_size,
+        measured.data_parallel_size,
+        measured.expert_parallel_size > 1,
+        measured.decode_context_parallel_size,
+    )
+
+
+def load_of(measured: ServingMeasurement) -> MeasuredPoint:
+    """The load of one copy, and what it took.
+
+    Raises
+    ------
+    NoLoad
+        The load is not known or was not steady, or the engine did not run as plans are predicted.
+    """
+    figures = measured.figures
+    if measured.enforce_eager or measured.speculative:
+        raise NoLoad("it ran without CUDA graphs or with speculation")
     load, prompt, output = steady_load(figures), figures.input_tokens_mean, figures.output_tokens_mean
     if load is None or prompt is None or output is None:
-        return None
+        raise NoLoad("the load is not known")
     ttft, tpot = figures.ttft.central_ms, figures.tpot.central_ms
     if ttft is not None and tpot is not None and ttft > output * tpot:
-        return None
-    copies = copies_of(measured)
-    rate = None if "output_tokens_per_s" in measured.derived else figures.output_tokens_per_s
+        raise NoLoad("requests waited longer than they were served: how many ran is not known")
+    copies, rate = copies_of(measured), figures.output_tokens_per_s
     point = MeasuredPoint(
         concurrency=load / copies,
         prompt_tokens=max(1, round(prompt)),
@@ -69,21 +104,8 @@ def point_of(record: ServingRecord) -> ServingPoint | None:
         output_tokens_per_second=None if rate is None else rate / copies,
     )
     if point.token_ms is None:
-        return None
-    return ServingPoint(
-        id=record.id,
-        source=measured.source,
-        version=measured.engine_version or "",
-        layout=Layout(
-            measured.tensor_parallel_size,
-            measured.pipeline_parallel_size,
-            measured.data_parallel_size,
-            measured.expert_parallel_size > 1,
-            measured.decode_context_parallel_size,
-        ),
-        precision=measured.precision or "",
-        point=point,
-    )
+        raise NoLoad("no time per output token")
+    return point
 
 
 def points_by_model(records: Iterable[ServingRecord]) -> Mapping[str, Mapping[str, tuple[ServingPoint, ...]]]:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +26,7 @@ from service.settings import Settings, StartupError
 from service.storage import provision
 from service.storage.calibrations import Stored, store_report, store_startup
 from service.storage.catalogue import load_snapshot
-from service.storage.engine import create_engine
+from service.storage.engine import Connection, create_engine
 
 AUTHOR = "command line"
 
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _kept(
-    connection: sa.Connection, snapshot: Snapshot, name: str, text: str, said: Mapping[str, Any], used: set[str]
+    connection: Connection, snapshot: Snapshot, name: str, text: str, said: Mapping[str, Any], used: set[str]
 ) -> Iterator[Stored]:
     """Keep what a text measured; `used` is told which conditions it takes.
 
