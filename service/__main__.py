@@ -15,7 +15,7 @@ COMMANDS = {
     "plan": "size a deployment and print it",
     "ingest": "read configurations of models and put them into the catalogue",
     "import": "read a list of prices into the catalogue",
-    "calibrate": "keep the startups of vLLM logs as measurements that correct predictions",
+    "calibrate": "keep startup logs and results of load and link tests as measurements that correct predictions",
     "accuracy": "compare predicted memory with the measured startups of the catalogue",
     "keys": "make, list and revoke the API keys that writes need",
     "architectures": "write the list of what is understood to docs/architectures.md",

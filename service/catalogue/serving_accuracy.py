@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from service.catalogue.records.calibration import ServingMeasurement, Status
 from service.catalogue.records.model import ModelRecord
+from service.catalogue.servings import ENGINE, NoLoad, layout_of, load_of
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import release
 from service.sizing.engine.refusal import Refusal
@@ -17,7 +18,7 @@ from service.sizing.judge import one_copy
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import weight_bits
-from service.sizing.performance import MeasuredPoint, Replica, vllm
+from service.sizing.performance import Replica, vllm
 from service.sizing.performance.accuracy import Run, ServingAccuracy, evaluate
 from service.sizing.quantities import Doc
 
@@ -65,7 +66,7 @@ def compared_runs(
     found = list[ComparedRun]()
     left = defaultdict[tuple[str, str, str], int](int)
     for each in measurements:
-        if each.engine == "vllm" and each.status is Status.ACCEPTED:
+        if each.engine == ENGINE and each.status is Status.ACCEPTED:
             try:
                 found.append(_compared(snapshot, each))
             except _CannotCompare as reason:
@@ -86,17 +87,13 @@ def _compared(snapshot: "Snapshot", measured: ServingMeasurement) -> ComparedRun
     if gpu is None:
         raise _CannotCompare("the card is not in the catalogue")
     model = served_model(snapshot, measured.model, measured.precision)
-    layout = Layout(
-        measured.tensor_parallel_size,
-        measured.pipeline_parallel_size,
-        measured.data_parallel_size,
-        measured.expert_parallel_size > 1,
-    )
+    layout = layout_of(measured)
     version = measured.engine_version
     replica = _replica(model, layout, gpu, version, measured.kv_cache_dtype or "auto")
-    point = _point(measured, layout.data_parallel_size)
-    if point.token_ms is None:
-        raise _CannotCompare("no time per output token")
+    try:
+        point = load_of(measured)
+    except NoLoad as reason:
+        raise _CannotCompare(str(reason)) from None
     siblings = f"{measured.model} {measured.precision} {gpu.slug} {version}"
     run = Run(f"{siblings} {layout} {measured.source}", replica, point, siblings)
     number = release(version or "")
@@ -127,22 +124,6 @@ def _shape(record: ModelRecord, precision: str) -> ModelShape:
         return record.shape_at(precision)
     except SizingError as error:
         raise _CannotCompare(str(error)) from None
-
-
-def _point(measured: ServingMeasurement, copies: int) -> MeasuredPoint:
-    """The load of one copy."""
-    figures = measured.figures
-    if figures.concurrency is None or figures.input_tokens_mean is None or figures.output_tokens_mean is None:
-        raise _CannotCompare("the load is not known")
-    rate = figures.output_tokens_per_s
-    return MeasuredPoint(
-        concurrency=figures.concurrency / copies,
-        prompt_tokens=round(figures.input_tokens_mean),
-        output_tokens=round(figures.output_tokens_mean),
-        ttft_ms=figures.ttft.central_ms,
-        tpot_ms=figures.tpot.central_ms,
-        output_tokens_per_second=None if rate is None else rate / copies,
-    )
 
 
 def _replica(model: ModelShape, layout: Layout, gpu: Gpu, version: str | None, kv_cache_dtype: str) -> Replica:

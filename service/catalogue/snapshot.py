@@ -15,6 +15,8 @@ from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
 from service.catalogue.records.source import SourceRecord
+from service.catalogue.servings import LinkRecord, ServingRecord
+from service.catalogue.servings import points_by_model as serving_points_by_model
 from service.catalogue.startup_models import startup_model
 from service.catalogue.startups import StartupRecord, point_of, points_by_model
 from service.sizing.calibration import Neighbour, StartupPoint
@@ -25,6 +27,7 @@ from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.fit import predicted_at
 from service.sizing.hardware import Gpu, Link
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.measured import ServingPoint
 from service.sizing.working_space import Release, era_of
 
 Record = TypeVar("Record")
@@ -61,7 +64,7 @@ class Snapshot:
     ----------
     revision : int
         Its revision; 0 for an empty catalogue.
-    gpus, models, sources, instance_types, prices, hosted_prices, startups : tuple of records
+    gpus, models, sources, instance_types, prices, hosted_prices, startups, servings, links : tuple of records
         In the order of their keys.
 
     Raises
@@ -78,6 +81,8 @@ class Snapshot:
     prices: tuple[Price, ...] = ()
     hosted_prices: tuple[HostedPrice, ...] = ()
     startups: tuple[StartupRecord, ...] = ()
+    servings: tuple[ServingRecord, ...] = ()
+    links: tuple[LinkRecord, ...] = ()
 
     def __post_init__(self) -> None:
         # Computed here rather than on the first question, so that a catalogue that contradicts itself is refused.
@@ -178,6 +183,20 @@ class Snapshot:
     def startup_points(self, model: str) -> Mapping[str, tuple[StartupPoint, ...]]:
         """Accepted startups of a model that correct predictions, by GPU slug."""
         return self._startups_by_model.get(model.casefold(), {})
+
+    def serving_points(self, model: str) -> Mapping[str, tuple[ServingPoint, ...]]:
+        """Accepted load tests of a model that correct predictions, by GPU slug."""
+        return self._servings_by_model.get(model.casefold(), {})
+
+    @cached_property
+    def calibrations(self) -> Mapping[str, StartupRecord | ServingRecord | LinkRecord]:
+        """Measurements of every kind by their ids, in order."""
+        every = (*self.startups, *self.servings, *self.links)
+        return dict(sorted(((record.id, record) for record in every), key=lambda each: each[0]))
+
+    @cached_property
+    def _servings_by_model(self) -> Mapping[str, Mapping[str, tuple[ServingPoint, ...]]]:
+        return serving_points_by_model(self.servings)
 
     def neighbours(self, gpu: str, number: Release) -> tuple[Neighbour, ...]:
         """Accepted startups of every model on a card with a release, beside what is predicted of them.

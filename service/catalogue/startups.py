@@ -1,54 +1,21 @@
 """Measured startups as the catalogue keeps them, and as the sizing rules take them."""
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import date
+from dataclasses import dataclass
 
-from service.catalogue.records.calibration import StartupMeasurement, Status
+from service.catalogue.measurement import MeasurementRecord
+from service.catalogue.records.calibration import StartupMeasurement
 from service.sizing.calibration import StartupPoint
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import release
 from service.sizing.layouts import Layout
 from service.sizing.quantities import GIB
 
-NOT_MEASURED = frozenset({"source", "note", "status", "reason"})
-"""What a report says beside conditions and figures: two reports that differ in nothing else are of one startup."""
-
 
 @dataclass(frozen=True, slots=True)
-class StartupRecord:
-    """A measured startup in the catalogue.
-
-    Attributes
-    ----------
-    measurement : StartupMeasurement
-        Conditions, figures, source and status.
-    recorded_by, recorded_on : str, date
-        Who put it into the catalogue, and when.
-    """
-
-    measurement: StartupMeasurement
-    recorded_by: str
-    recorded_on: date
-
-    @property
-    def id(self) -> str:
-        """Digest of conditions and figures: the same startup has the same id, whoever reports it."""
-        return digest(self.measurement)
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether it may correct predictions."""
-        return self.measurement.status is Status.ACCEPTED
-
-
-def digest(measurement: StartupMeasurement) -> str:
-    """Sixteen hexadecimal digits that name a startup by its conditions and figures."""
-    measured = {name: value for name, value in asdict(measurement).items() if name not in NOT_MEASURED}
-    return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:16]
+class StartupRecord(MeasurementRecord[StartupMeasurement]):
+    """A measured startup in the catalogue."""
 
 
 def point_of(record: StartupRecord) -> StartupPoint | None:

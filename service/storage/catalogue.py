@@ -9,18 +9,27 @@ from typing import Any, Generic, TypeVar, cast
 import sqlalchemy as sa
 
 from service.catalogue.importers.building import offer_key
-from service.catalogue.records.calibration import Engine as VllmEngine
-from service.catalogue.records.calibration import StartupMeasurement, Status
 from service.catalogue.records.gpu import Disagreement, GpuRecord, Level, SourcedFigure
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, PriceKind
 from service.catalogue.records.revision import RevisionRecord
 from service.catalogue.records.source import SourceRecord
+from service.catalogue.servings import LinkRecord, ServingRecord
 from service.catalogue.snapshot import Snapshot
 from service.catalogue.startups import StartupRecord
 from service.sizing.hardware import Link, Vendor
 from service.storage import json_values, tables
-from service.storage.tables import CatalogueTable, catalogue_revisions
+from service.storage.forms import CatalogueTable
+from service.storage.measurement_rows import (
+    Row,
+    link_from_row,
+    link_to_row,
+    serving_from_row,
+    serving_to_row,
+    startup_from_row,
+    startup_to_row,
+)
+from service.storage.tables import catalogue_revisions
 
 CHANNEL = "catalogue"
 """Where a new revision's number is announced."""
@@ -29,7 +38,6 @@ WRITER_LOCK = 7_368_617
 """Advisory lock that lets one writer at a time make a revision, so that revisions become visible in order."""
 
 Record = TypeVar("Record")
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,30 +124,6 @@ def price_from_row(row: Row) -> Price:
     return Price(**fields)
 
 
-def _startup_to_row(record: StartupRecord) -> dict[str, Any]:
-    measured = record.measurement
-    return asdict(measured) | {
-        "digest": record.id,
-        "kind": "startup",
-        "recorded_by": record.recorded_by,
-        "recorded_on": record.recorded_on,
-        "engine": None if measured.engine is None else measured.engine.value,
-        "status": measured.status.value,
-        "assumed": list(measured.assumed),
-    }
-
-
-def startup_from_row(row: Row) -> StartupRecord:
-    """A measured startup from a row of its table."""
-    fields = {name: value for name, value in row.items() if name not in UNMEASURED}
-    converted: dict[str, Any] = {
-        "engine": None if row["engine"] is None else VllmEngine(row["engine"]),
-        "status": Status(row["status"]),
-        "assumed": tuple(row["assumed"]),
-    }
-    return StartupRecord(StartupMeasurement(**(fields | converted)), row["recorded_by"], row["recorded_on"])
-
-
 MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(SourceRecord, tables.sources, asdict, lambda row: SourceRecord(**row)),
     Mapper(GpuRecord, tables.gpus, _gpu_to_row, gpu_from_row),
@@ -147,15 +131,14 @@ MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(InstanceType, tables.instance_types, _instance_to_row, instance_from_row),
     Mapper(Price, tables.prices, price_to_row, price_from_row),
     Mapper(HostedPrice, tables.hosted_prices, asdict, lambda row: HostedPrice(**row)),
-    Mapper(StartupRecord, tables.calibrations, _startup_to_row, startup_from_row),
+    Mapper(StartupRecord, tables.calibrations, startup_to_row, startup_from_row),
+    Mapper(ServingRecord, tables.serving_calibrations, serving_to_row, serving_from_row),
+    Mapper(LinkRecord, tables.link_calibrations, link_to_row, link_from_row),
 )
-OBSERVATIONS = frozenset({Price, HostedPrice, StartupRecord})
+OBSERVATIONS = frozenset({Price, HostedPrice, StartupRecord, ServingRecord, LinkRecord})
 """Kinds whose records never contradict another kind's: a writer of others need not read them."""
 
 ROWS_AT_A_TIME = 5000
-UNMEASURED = frozenset({"digest", "kind", "recorded_by", "recorded_on"})
-"""Columns of a measurement that say who recorded what."""
-
 BOOKKEEPING = frozenset({"id", "from_revision", "to_revision"})
 
 
@@ -293,4 +276,6 @@ def _snapshot(revision: int, records: Mapping[type, Mapping[tuple[Any, ...], Any
         prices=of(Price),
         hosted_prices=of(HostedPrice),
         startups=of(StartupRecord),
+        servings=of(ServingRecord),
+        links=of(LinkRecord),
     )

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -23,7 +23,7 @@ class DatabaseUnavailable(Exception):
 
 
 @contextmanager
-def transaction(engine: Engine) -> Generator[sa.Connection]:
+def transaction(engine: Engine) -> Generator[Connection]:
     """A connection for one transaction: committed at the end, undone by any exception.
 
     Raises

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DATA = CHECKOUT / "service" / "catalogue" / "data"
 AUTHOR = "seed"
-TAKEN = b"gpus, models, machines, prices, startups"
+TAKEN = b"gpus, models, machines, prices, startups, load tests"
 
 
 def fingerprint() -> str:
@@ -44,7 +44,8 @@ def is_seeded(database_url: str) -> bool:
 def shipped() -> Iterator[object]:
     """The shipped files' records."""
     from service.catalogue.records.source import SourceRecord
-    from service.catalogue.seed_calibrations import load_startups
+    from service.catalogue.seed_calibrations import load_serving, load_startups
+    from service.catalogue.servings import ServingRecord
     from service.catalogue.shipped import shipped_hosted_prices, shipped_instance_types, shipped_prices
     from service.catalogue.startups import StartupRecord
     from service.storage import catalogue
@@ -64,24 +65,26 @@ def shipped() -> Iterator[object]:
     yield from shipped_hosted_prices()
     startups = (StartupRecord(measurement, AUTHOR, as_of) for measurement in load_startups())
     yield from {startup.id: startup for startup in startups}.values()
+    yield from (ServingRecord(measurement, AUTHOR, as_of) for measurement in load_serving())
 
 
 def seed(connection: "sa.Connection") -> int:
     """Publish the shipped catalogue, in the caller's transaction, unless these files were seeded before.
 
-    So a record that somebody replaced since stays replaced.
+    So a record that somebody replaced since stays replaced. Measurements that are held already stay as they are in any
+    case: somebody may have withdrawn one.
 
     Returns
     -------
     int
         The newest revision.
     """
-    from service.storage import catalogue
+    from service.storage import calibrations, catalogue
 
     title = summary()
     if any(revision.author == AUTHOR and revision.summary == title for revision in catalogue.revisions(connection)):
         return catalogue.current_revision(connection)
-    return catalogue.publish(connection, shipped(), author=AUTHOR, summary=title)
+    return catalogue.publish(connection, calibrations.without_held(connection, shipped()), author=AUTHOR, summary=title)
 
 
 def _files() -> list[Path]:

@@ -1,19 +1,18 @@
 """The tables. Catalogue rows are never changed: a newer revision closes one and opens another."""
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.schema import SchemaItem
 
-metadata = sa.MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    }
+from service.storage.forms import (
+    LATENCIES,
+    catalogue_table,
+    measured,
+    metadata,
+    observations_table,
+    observed,
+    one_card,
+    points,
+    provenance,
 )
 
 catalogue_revisions = sa.Table(
@@ -26,91 +25,6 @@ catalogue_revisions = sa.Table(
     sa.CheckConstraint("revision >= 1", name="revision_positive"),
     sa.CheckConstraint("author <> ''", name="author_given"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogueTable:
-    """A table of dated rows, and the columns that say which rows are about the same thing."""
-
-    table: sa.Table
-    key: tuple[str, ...]
-
-    @property
-    def current(self) -> sa.ColumnElement[bool]:
-        """Whether a row is in the newest revision."""
-        return self.table.c.to_revision.is_(None)
-
-    def at(self, revision: int) -> sa.ColumnElement[bool]:
-        """Whether a row is in a revision."""
-        end = self.table.c.to_revision
-        return (self.table.c.from_revision <= revision) & (end.is_(None) | (end > revision))
-
-
-def catalogue_table(name: str, *elements: SchemaItem, key: tuple[str, ...]) -> CatalogueTable:
-    """A table whose rows hold from one revision until another; of one key no two rows hold at once."""
-    holds = sa.func.int4range(sa.column("from_revision", sa.Integer), sa.column("to_revision", sa.Integer))
-    same = [(sa.column(column, sa.Text), "=") for column in key]
-    table = sa.Table(
-        name,
-        metadata,
-        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
-        *elements,
-        sa.Column("from_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision"), nullable=False),
-        sa.Column("to_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision")),
-        sa.CheckConstraint("to_revision > from_revision", name="revisions_ordered"),
-        pg.ExcludeConstraint(*same, (holds, "&&"), name=f"ex_{name}_revisions", using="gist"),
-    )
-    return CatalogueTable(table, key)
-
-
-def provenance() -> tuple[SchemaItem, ...]:
-    """Columns that say where a row comes from and when it was collected."""
-    return (
-        sa.Column("source", sa.Text, nullable=False),
-        sa.Column("as_of", sa.Date, nullable=False),
-        sa.CheckConstraint("source <> ''", name="source_given"),
-    )
-
-
-def observations_table(name: str, *elements: SchemaItem, key: tuple[str, ...]) -> CatalogueTable:
-    """A table of dated observations: of one key there is one at a time, and a new day is a new key.
-
-    Uniqueness is an ordinary index, for these tables grow by many thousand rows at once.
-    """
-    table = sa.Table(
-        name,
-        metadata,
-        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
-        *elements,
-        sa.Column("from_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision"), nullable=False),
-        sa.Column("to_revision", sa.Integer, sa.ForeignKey("catalogue_revisions.revision")),
-        sa.CheckConstraint("to_revision > from_revision", name="revisions_ordered"),
-        sa.Index(f"uq_{name}_current", *key, unique=True, postgresql_where=sa.text("to_revision IS NULL")),
-    )
-    return CatalogueTable(table, key)
-
-
-def observed() -> tuple[SchemaItem, ...]:
-    """Columns that say where and on which day something was seen."""
-    return (
-        sa.Column("observed_on", sa.Date, nullable=False),
-        sa.Column("source", sa.Text, nullable=False),
-        sa.Column("note", sa.Text, nullable=False),
-        sa.CheckConstraint("source <> ''", name="source_given"),
-    )
-
-
-def one_card() -> tuple[SchemaItem, ...]:
-    """Rules for a card, known or one of several, and how much of it."""
-    return (
-        sa.CheckConstraint("gpu ~ '^[a-z0-9]+(-[a-z0-9]+)*$'", name="gpu_form"),
-        sa.CheckConstraint("(gpu IS NULL) = (cardinality(ambiguous) > 0)", name="gpu_known_or_ambiguous"),
-        sa.CheckConstraint("gpu_count >= 1", name="gpu_count_positive"),
-        sa.CheckConstraint(
-            "gpu_fraction IS NULL OR (gpu_fraction > 0 AND gpu_fraction < 1 AND gpu_count = 1)",
-            name="gpu_fraction_of_one",
-        ),
-    )
 
 
 sources = catalogue_table(
@@ -321,9 +235,6 @@ calibrations = observations_table(
 )
 """`digest` names a measurement by conditions and figures, so that one measurement is one row, whoever reports it."""
 
-CATALOGUE = (sources, gpus, models, instance_types, prices, hosted_prices, calibrations)
-"""Every table of the catalogue, in the order rows are written."""
-
 calibration_texts = sa.Table(
     "calibration_texts",
     metadata,
@@ -332,7 +243,83 @@ calibration_texts = sa.Table(
     sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.CheckConstraint("digest ~ '^[0-9a-f]{16}$'", name="digest_form"),
 )
-"""What measurements were read from, as it was given."""
+"""What measurements were read from, as it was given: by the startup's digest, or by the text's own."""
+
+serving_calibrations = observations_table(
+    "serving_calibrations",
+    *measured(),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("gpu_count", sa.Integer, nullable=False),
+    sa.Column("engine", sa.Text, nullable=False),
+    sa.Column("engine_version", sa.Text),
+    sa.Column("tensor_parallel_size", sa.Integer, nullable=False),
+    sa.Column("pipeline_parallel_size", sa.Integer, nullable=False),
+    sa.Column("data_parallel_size", sa.Integer, nullable=False),
+    sa.Column("expert_parallel_size", sa.Integer, nullable=False),
+    sa.Column("decode_context_parallel_size", sa.Integer, nullable=False),
+    sa.Column("precision", sa.Text),
+    sa.Column("kv_cache_dtype", sa.Text),
+    sa.Column("enforce_eager", sa.Boolean),
+    sa.Column("speculative", sa.Text),
+    sa.Column("measured_on", sa.Date),
+    sa.Column("derived", pg.ARRAY(sa.Text), nullable=False),
+    sa.Column("input_tokens_mean", sa.Double),
+    sa.Column("output_tokens_mean", sa.Double),
+    sa.Column("concurrency", sa.Double),
+    sa.Column("request_rate", sa.Double),
+    sa.Column("requests", sa.BigInteger),
+    sa.Column("failed", sa.BigInteger),
+    sa.Column("duration_s", sa.Double),
+    *(sa.Column(name, sa.Double) for name in LATENCIES),
+    sa.Column("output_tokens_per_s", sa.Double),
+    sa.Column("total_tokens_per_s", sa.Double),
+    sa.Column("requests_per_s", sa.Double),
+    sa.CheckConstraint("char_length(model) BETWEEN 1 AND 200", name="model_length"),
+    sa.CheckConstraint("engine <> ''", name="engine_given"),
+    sa.CheckConstraint(
+        "least(gpu_count, tensor_parallel_size, pipeline_parallel_size, data_parallel_size, expert_parallel_size,"
+        " decode_context_parallel_size) >= 1",
+        name="sizes_positive",
+    ),
+    sa.CheckConstraint("least(concurrency, request_rate) > 0", name="load_positive"),
+    sa.CheckConstraint("least(requests, failed) >= 0", name="counts_not_negative"),
+    key=("digest",),
+)
+"""Load tests of deployments; rates and counts are of the whole deployment."""
+
+link_calibrations = observations_table(
+    "link_calibrations",
+    *measured(),
+    sa.Column("link", sa.Text),
+    sa.Column("operation", sa.Text, nullable=False),
+    sa.Column("world_size", sa.Integer, nullable=False),
+    sa.Column("nodes", sa.Integer, nullable=False),
+    sa.Column("gpus", pg.ARRAY(sa.Text), nullable=False),
+    *points("out_of_place"),
+    *points("in_place"),
+    sa.CheckConstraint("link IN ('nvlink', 'pcie', 'xgmi')", name="link_known"),
+    sa.CheckConstraint(
+        "operation IN ('all_reduce', 'all_gather', 'reduce_scatter', 'alltoall', 'broadcast', 'reduce', 'gather',"
+        " 'scatter', 'sendrecv', 'hypercube')",
+        name="operation_known",
+    ),
+    sa.CheckConstraint("world_size >= 1 AND nodes BETWEEN 1 AND world_size", name="sizes_positive"),
+    key=("digest",),
+)
+"""Link tests: collectives over GPUs."""
+
+CATALOGUE = (
+    sources,
+    gpus,
+    models,
+    instance_types,
+    prices,
+    hosted_prices,
+    calibrations,
+    serving_calibrations,
+    link_calibrations,
+)
+"""Every table of the catalogue, in the order rows are written."""
 
 api_keys = sa.Table(
     "api_keys",

@@ -8,6 +8,7 @@ import pytest
 from service.catalogue.importers.benchmark import read_benchmark
 from service.catalogue.importers.measurements import (
     MissingConditions,
+    Value,
     link_measurement,
     serving_measurement,
     startup_measurement,
@@ -219,8 +220,8 @@ def test_a_load_test_becomes_a_measurement() -> None:
     (row,) = read_benchmark(json.dumps(result))
     with pytest.raises(MissingConditions) as missing:
         serving_measurement(row, source="someone", gpu="h100-sxm")
-    assert missing.value.names == ("engine", "gpu_count")
-    given = {"engine": "vllm", "engine_version": "0.33.0", "gpu_count": 2, "tensor_parallel_size": 2}
+    assert missing.value.names == ("engine", "engine_version", "tensor_parallel_size")
+    given: dict[str, Value] = {"engine": "vllm", "engine_version": "0.33.0", "gpu_count": 2, "tensor_parallel_size": 2}
     measurement = serving_measurement(row, source="someone", gpu="h100-sxm", given=given)
     assert (measurement.status, measurement.engine_version) == (Status.ACCEPTED, "0.33.0")
     assert (measurement.gpu_count, measurement.tensor_parallel_size) == (2, 2)
@@ -237,11 +238,12 @@ def test_a_link_test_becomes_a_measurement() -> None:
         "  34359738368 8589934592  float   sum    -1  875713  39.24   68.66       0\n"
     )
     with pytest.raises(MissingConditions) as missing:
-        link_measurement(test, source="someone")
-    assert missing.value.names == ("operation", "world_size")
-    measured = link_measurement(test, source="someone", operation=Collective.ALL_REDUCE, world_size=8)
-    assert measured.status is Status.ACCEPTED
-    wrong_count = link_measurement(test, source="someone", operation=Collective.ALL_REDUCE, world_size=2)
+        link_measurement(test, source="someone", gpu="h100-sxm")
+    assert missing.value.names == ("operation", "world_size", "nodes")
+    given: dict[str, Value] = {"operation": Collective.ALL_REDUCE, "world_size": 8, "nodes": 1, "link": "nvlink"}
+    measured = link_measurement(test, source="someone", gpu="h100-sxm", given=given)
+    assert (measured.status, measured.link) == (Status.ACCEPTED, "nvlink")
+    wrong_count = link_measurement(test, source="someone", gpu="h100-sxm", given=given | {"world_size": 2})
     assert "expected 39.24" in wrong_count.reason
 
 

@@ -198,12 +198,12 @@ def test_bus_factors(operation: Collective, world_size: int, factor: float) -> N
 def test_check_of_a_measurement() -> None:
     """An honest run passes; one far from three others, one with a single GPU, and one without rows do not."""
     (test,) = read_link_tests(H100)
-    honest = LinkMeasurement("a", Collective.ALL_REDUCE, 8, 1, test.gpus, test.in_place, test.out_of_place)
+    honest = LinkMeasurement("a", "h100-sxm", Collective.ALL_REDUCE, 8, 1, test.gpus, test.in_place, test.out_of_place)
     assert check_link(honest, [honest] * 3) == ()
     slow = tuple(
         LinkPoint(p.size_bytes, p.time_us * 4, p.algbw_gb_per_s / 4, p.busbw_gb_per_s / 4) for p in test.out_of_place
     )
-    doubtful = LinkMeasurement("b", Collective.ALL_REDUCE, 8, 1, test.gpus, (), slow)
+    doubtful = LinkMeasurement("b", "h100-sxm", Collective.ALL_REDUCE, 8, 1, test.gpus, (), slow)
     assert check_link(doubtful) == ()
     assert any("3 others have 470.73" in reason for reason in check_link(doubtful, [honest] * 3))
-    assert check_link(LinkMeasurement("c", Collective.ALL_REDUCE, 8, 1, (), (), ())) == ("it holds no row",)
+    assert check_link(LinkMeasurement("c", "h100-sxm", Collective.ALL_REDUCE, 8, 1, (), (), ())) == ("it holds no row",)

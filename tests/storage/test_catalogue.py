@@ -13,6 +13,7 @@ from service.catalogue.records.gpu import Level, SourcedFigure
 from service.catalogue.records.model import ModelRecord
 from service.storage import tables
 from service.storage.catalogue import CHANNEL, current_revision, load_snapshot, publish, revision_on, revisions
+from service.storage.forms import CatalogueTable
 from service.storage.seed import is_seeded, seed, shipped
 from tests.examples import GPU, MODEL
 
@@ -24,7 +25,7 @@ def write(engine: sa.Engine, *records: object) -> int:
         return publish(connection, records, author="test", summary="a change")
 
 
-def count(connection: sa.Connection, tables_: Iterable[tables.CatalogueTable] = tables.CATALOGUE) -> int:
+def count(connection: sa.Connection, tables_: Iterable[CatalogueTable] = tables.CATALOGUE) -> int:
     return sum(connection.scalar(sa.select(sa.func.count()).select_from(table.table)) or 0 for table in tables_)
 
 

@@ -8,17 +8,37 @@ from litestar import Request, Response
 
 from service.api import responding
 from service.api.calibrations.accuracy import AccuracyView, accuracy
-from service.api.calibrations.requests import MAX_LOG_BYTES, CalibrationQuery, StartupLogRequest, StartupRequest
-from service.api.calibrations.taking import checked, startup_of_figures, startup_of_log
-from service.api.calibrations.views import CalibrationPage, CalibrationTaken, CalibrationView, view
+from service.api.calibrations.reports import records_of_report
+from service.api.calibrations.requests import (
+    KINDS,
+    MAX_LOG_BYTES,
+    MAX_REPORT_BYTES,
+    BenchmarkRequest,
+    CalibrationQuery,
+    StartupLogRequest,
+    StartupRequest,
+    StatusRequest,
+)
+from service.api.calibrations.taking import checked, startup_of_figures, startup_of_log, storable
+from service.api.calibrations.views import (
+    CalibrationPage,
+    CalibrationTaken,
+    CalibrationView,
+    ReportTaken,
+    StatusSet,
+    TestTaken,
+    measurement_view,
+    view,
+)
 from service.api.operation import Operation
 from service.api.paging import NoQuery, page, read_parameters
-from service.api.problems import FieldError, Problem, invalid, unknown
-from service.api.reading import read_body, read_bytes, require_json
-from service.catalogue.records.calibration import StartupMeasurement
+from service.api.problems import FieldError, Problem, invalid, malformed, unknown
+from service.api.reading import read_body, read_bytes, require_json, too_large
+from service.catalogue.records.calibration import StartupMeasurement, Status
+from service.catalogue.servings import LinkRecord, ServingRecord
 from service.catalogue.snapshot import Snapshot
 from service.catalogue.startups import StartupRecord
-from service.storage.calibrations import store_startup
+from service.storage.calibrations import Stored, set_status, store_report, store_startup
 from service.storage.engine import Engine, transaction
 from service.storage.keys import ApiKey
 
@@ -26,18 +46,88 @@ from service.storage.keys import ApiKey
 async def post_startup_log(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Read a pasted log, sent as JSON or as plain text, and keep what it measured."""
     body = await read_bytes(request, limit=2 * MAX_LOG_BYTES)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    conditions: StartupLogRequest | None = None
-    if kind == "application/json":
-        conditions = read_body(body, StartupLogRequest)
-        text = conditions.text
-    elif kind == "text/plain":
-        text = body.decode("utf-8", "replace")
-    else:
-        raise Problem(415, "unsupported_media_type", "Unsupported media type", "send application/json or text/plain")
+    conditions = read_body(body, StartupLogRequest) if _is_json(request) else None
+    text = conditions.text if conditions else body.decode("utf-8", "replace")
     snapshot: Snapshot = request.app.state.snapshot
     measurement, kept = await asyncio.to_thread(startup_of_log, text, conditions, snapshot, _who(request))
     return await _keep(request, measurement, kept)
+
+
+async def post_benchmark(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Read the report of a load or link test, sent as JSON or as plain text, and keep what it measured."""
+    body = await read_bytes(request, limit=2 * MAX_REPORT_BYTES)
+    if _is_json(request):
+        asked = read_body(body, BenchmarkRequest)
+    elif len(body) > MAX_REPORT_BYTES:
+        raise too_large(MAX_REPORT_BYTES)
+    elif not body:
+        raise malformed("the body is empty; send the report")
+    else:
+        asked = BenchmarkRequest(text=body.decode("utf-8", "replace"))
+    text, snapshot, who = storable(asked.text), request.app.state.snapshot, _who(request)
+    records = await asyncio.to_thread(records_of_report, asked, text, snapshot, who, _today())
+    revision, stored = await asyncio.to_thread(_store_report, request.app.state.engine, records, text)
+    await _catch_up(request, revision)
+    created = sum(each.is_new for each in stored)
+    kind = KINDS[type(records[0])]
+    answer = ReportTaken(revision, kind, created, tuple(map(_test_taken, stored)))
+    location = {"Location": f"/calibrations/{stored[0].record.id}"} if created == len(stored) == 1 else None
+    content = responding.ENCODER.encode(answer)
+    return responding.answer(content, revision, status=201 if created else 200, headers=location)
+
+
+def _test_taken(stored: Stored) -> TestTaken:
+    shown = measurement_view(stored.record)
+    assert not isinstance(shown, CalibrationView)
+    return TestTaken("created" if stored.is_new else "unchanged", shown)
+
+
+def _store_report(
+    engine: Engine, records: tuple[ServingRecord, ...] | tuple[LinkRecord, ...], text: str
+) -> tuple[int, tuple[Stored, ...]]:
+    with transaction(engine) as connection:
+        return store_report(connection, records, text=text)
+
+
+async def post_status(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Say what a measurement may be used for."""
+    require_json(request)
+    asked = read_body(await read_bytes(request), StatusRequest)
+    if asked.status is not Status.ACCEPTED and not asked.reason.strip():
+        raise invalid((FieldError("reason", f"say why the measurement is {asked.status.value}"),))
+    wanted: str = request.path_params["id"]
+    changed = await asyncio.to_thread(_set_status, request.app.state.engine, wanted, asked, _who(request))
+    if changed is None:
+        raise unknown("calibration", wanted, ())
+    revision, stored = changed
+    await _catch_up(request, revision)
+    answer = StatusSet(revision, "changed" if stored.is_new else "unchanged", measurement_view(stored.record))
+    return responding.answer(responding.ENCODER.encode(answer), revision)
+
+
+def _set_status(engine: Engine, id_: str, asked: StatusRequest, who: str) -> tuple[int, Stored] | None:
+    with transaction(engine) as connection:
+        return set_status(connection, id_, asked.status, asked.reason.strip(), author=who)
+
+
+def _is_json(request: Request[Any, Any, Any]) -> bool:
+    """Whether the body is JSON; if not, it is plain text.
+
+    Raises
+    ------
+    Problem
+        415: it is neither.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "text/plain"):
+        raise Problem(415, "unsupported_media_type", "Unsupported media type", "send application/json or text/plain")
+    return kind == "application/json"
+
+
+async def _catch_up(request: Request[Any, Any, Any], revision: int) -> None:
+    """See to it that this worker answers from a revision at least."""
+    if request.app.state.snapshot.revision < revision:
+        await request.app.state.refresh()
 
 
 async def post_calibration(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -52,19 +142,20 @@ async def _keep(request: Request[Any, Any, Any], measurement: StartupMeasurement
     if not 1 <= len(measurement.model) <= 200 or not measurement.model.isprintable():
         raise invalid((FieldError("model", "the log names no model of at most 200 printable characters: give it"),))
     record = StartupRecord(checked(measurement, request.app.state.snapshot), _who(request), _today())
-    revision, held, is_new = await asyncio.to_thread(_store, request.app.state.engine, record, text)
-    if request.app.state.snapshot.revision < revision:
-        await request.app.state.refresh()
-    answer = CalibrationTaken(revision, "created" if is_new else "unchanged", view(held))
+    revision, stored = await asyncio.to_thread(_store, request.app.state.engine, record, text)
+    await _catch_up(request, revision)
+    held = stored.record
+    assert isinstance(held, StartupRecord)
+    answer = CalibrationTaken(revision, "created" if stored.is_new else "unchanged", view(held))
     return responding.answer(
         responding.ENCODER.encode(answer),
         revision,
-        status=201 if is_new else 200,
-        headers={"Location": f"/calibrations/{held.id}"} if is_new else None,
+        status=201 if stored.is_new else 200,
+        headers={"Location": f"/calibrations/{held.id}"} if stored.is_new else None,
     )
 
 
-def _store(engine: Engine, record: StartupRecord, text: str | None) -> tuple[int, StartupRecord, bool]:
+def _store(engine: Engine, record: StartupRecord, text: str | None) -> tuple[int, Stored]:
     with transaction(engine) as connection:
         return store_startup(connection, record, text=text)
 
@@ -82,9 +173,10 @@ def list_calibrations(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Measurements, a page at a time."""
     query = read_parameters(request, CalibrationQuery)
     snapshot: Snapshot = request.app.state.snapshot
-    found = [record for record in snapshot.startups if query.finds(record)]
-    items, following = page(found, lambda record: record.id, query)
-    answer = CalibrationPage(snapshot.revision, tuple(map(view, items)), following)
+    found = [id_ for id_, record in snapshot.calibrations.items() if query.finds(record)]
+    ids, following = page(found, str, query)
+    shown = tuple(measurement_view(snapshot.calibrations[id_]) for id_ in ids)
+    answer = CalibrationPage(snapshot.revision, shown, following)
     return responding.conditional(request, answer, snapshot.revision)
 
 
@@ -93,10 +185,10 @@ def get_calibration(request: Request[Any, Any, Any]) -> Response[bytes]:
     read_parameters(request, NoQuery)
     snapshot: Snapshot = request.app.state.snapshot
     wanted: str = request.path_params["id"]
-    record = next((each for each in snapshot.startups if each.id == wanted), None)
+    record = snapshot.calibrations.get(wanted)
     if record is None:
         raise unknown("calibration", wanted, ())
-    return responding.conditional(request, view(record), snapshot.revision)
+    return responding.conditional(request, measurement_view(record), snapshot.revision)
 
 
 async def get_accuracy(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -119,6 +211,13 @@ INFO 11-30 10:00:30 [gpu_model_runner.py:4000] Model loading took 61.03 GiB memo
 INFO 11-30 10:00:40 [gpu_worker.py:400] Available KV cache memory: 6.52 GiB
 INFO 11-30 10:00:41 [kv_cache_utils.py:1300] GPU KV cache size: 26,704 tokens
 """
+EXAMPLE_REPORT = """\
+{"date": "20261130-100000", "backend": "vllm", "model_id": "Qwen/Qwen3-32B", "num_prompts": 200, \
+"request_rate": "inf", "max_concurrency": 16, "duration": 40.0, "completed": 200, "failed": 0, \
+"total_input_tokens": 204800, "total_output_tokens": 25600, "request_throughput": 5.0, "output_throughput": 640.0, \
+"total_token_throughput": 5760.0, "mean_ttft_ms": 380.5, "median_ttft_ms": 371.2, "p99_ttft_ms": 910.4, \
+"mean_tpot_ms": 22.2, "median_tpot_ms": 21.9, "p99_tpot_ms": 27.5}
+"""
 
 OPERATIONS = (
     Operation(
@@ -138,6 +237,33 @@ OPERATIONS = (
         plain_text_body=True,
         problems=(400, 404, 413, 415),
         examples={"A log and its card": {"gpu": "h100-sxm", "text": EXAMPLE_LOG}},
+        role="curator",
+    ),
+    Operation(
+        method="POST",
+        path="/calibrations/benchmark",
+        name="add_benchmark",
+        summary="Add the report of a load or link test",
+        description="Reads the result of `vllm bench serve` (JSON or its table on the console), GuideLLM, GenAI-Perf, "
+        "AIPerf or llm-d, our own rows in CSV or JSON, or the output of nccl-tests, told from the content, and keeps "
+        "every test in it as a measurement: all or none. Conditions that the report leaves out are asked for by name; "
+        "tests that contradict themselves, what is said beside them or their likes are kept in quarantine and correct "
+        "nothing. The same test posted twice is kept once. Send the text as JSON, or raw as text/plain.",
+        tag="calibrations",
+        handler=post_benchmark,
+        answer=ReportTaken,
+        other_statuses=(201,),
+        body=BenchmarkRequest,
+        plain_text_body=True,
+        problems=(400, 404, 413, 415),
+        examples={
+            "A load test and its deployment": {
+                "gpu": "h100-sxm",
+                "engine_version": "0.19.0",
+                "tensor_parallel_size": 2,
+                "text": EXAMPLE_REPORT,
+            }
+        },
         role="curator",
     ),
     Operation(
@@ -169,7 +295,7 @@ OPERATIONS = (
         path="/calibrations",
         name="list_calibrations",
         summary="List measurements",
-        description="Every measurement with its conditions, source and status.",
+        description="Every measurement with its conditions, source and status: startups, load tests, link tests.",
         tag="calibrations",
         handler=list_calibrations,
         answer=CalibrationPage,
@@ -206,5 +332,20 @@ OPERATIONS = (
         path_parameters={"id": "id of the measurement"},
         problems=(400, 404),
         cacheable=True,
+    ),
+    Operation(
+        method="POST",
+        path="/calibrations/{id}/status",
+        name="set_calibration_status",
+        summary="Accept, quarantine or withdraw a measurement",
+        description="Says what a measurement of any kind may be used for, from a new catalogue revision on: one that "
+        "is not accepted corrects nothing. Earlier revisions keep what they said. The same again changes nothing.",
+        tag="calibrations",
+        handler=post_status,
+        answer=StatusSet,
+        body=StatusRequest,
+        path_parameters={"id": "id of the measurement"},
+        problems=(400, 404, 413, 415),
+        role="curator",
     ),
 )

@@ -1,12 +1,10 @@
 """How the errors of predictions are shown."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from service.catalogue.accuracy import RULES, Compared, Errors, errors, grouped, left_out, token_errors
-from service.catalogue.records.calibration import ServingMeasurement
-from service.catalogue.seed_calibrations import load_serving
 from service.catalogue.serving_accuracy import ComparedRun, LeftOut, accuracy_by, compared_runs
 from service.catalogue.snapshot import Snapshot
 from service.sizing.performance.accuracy import ServingAccuracy, evaluate
@@ -89,17 +87,12 @@ def accuracy(snapshot: Snapshot) -> AccuracyView:
         by_release=by(lambda each: each.release),
         by_kind=by(lambda each: str(each.kind)),
         left_out=left_out(snapshot.startups, found),
-        serving=_serving(snapshot, measured_servings()),
+        serving=_serving(snapshot),
     )
 
 
-def measured_servings() -> Iterable[ServingMeasurement]:
-    """The load tests that predictions are compared with: those that come with the package."""
-    return load_serving()
-
-
-def _serving(snapshot: Snapshot, measurements: Iterable[ServingMeasurement]) -> ServingView:
-    runs, left = compared_runs(snapshot, measurements)
+def _serving(snapshot: Snapshot) -> ServingView:
+    runs, left = compared_runs(snapshot, (record.measurement for record in snapshot.servings))
 
     def by(key: Callable[[ComparedRun], str]) -> tuple[GroupServingAccuracy, ...]:
         return tuple(GroupServingAccuracy(name, errors) for name, errors in accuracy_by(runs, key).items())

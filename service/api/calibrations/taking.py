@@ -53,7 +53,7 @@ def startup_of_log(
     Problem
         400: no startup of vLLM is in it, or conditions are missing, which the problem names.
     """
-    kept = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    kept = storable(text)
     try:
         log = read_startup_log(kept)
     except LogNotUnderstood as error:
@@ -75,6 +75,11 @@ def startup_of_log(
             tuple(FieldError(name, "the log does not say it: give it beside the text") for name in missing.names)
         ) from None
     return measurement, kept
+
+
+def storable(text: str) -> str:
+    """A text as the database can keep it."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def defaults_of(version: str, gpu: Gpu) -> Mapping[str, Value]:

@@ -1,20 +1,23 @@
 """From what a log or a file says, with what the caller adds, to a measurement that can be kept."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
 
 from service.catalogue.importers.benchmark import BenchmarkRow
+from service.catalogue.importers.benchmark.fields import engine_of
 from service.catalogue.importers.nccl import LinkTest
 from service.catalogue.importers.startup_log import Outcome, Reading, Readings, StartupLog
 from service.catalogue.records.calibration import (
     Collective,
     LinkMeasurement,
+    ServingFigures,
     ServingMeasurement,
     StartupMeasurement,
     Status,
 )
-from service.catalogue.records.calibration_checks import check_link, check_serving, check_startup
+from service.catalogue.records.calibration_checks import check_link, check_serving, check_startup, engine_gpus
 
 M = TypeVar("M", StartupMeasurement, ServingMeasurement, LinkMeasurement)
 
@@ -207,7 +210,7 @@ def _stated(log: StartupLog, name: str) -> Reading[Value] | None:
 
 
 def serving_measurement(
-    row: BenchmarkRow, *, source: str, gpu: str, given: Mapping[str, Value] | None = None
+    row: BenchmarkRow, *, source: str, gpu: str, given: Mapping[str, Value] | None = None, note: str = ""
 ) -> ServingMeasurement:
     """The measurement a load test makes.
 
@@ -218,68 +221,173 @@ def serving_measurement(
     source, gpu : str
         Who reported it; catalogue slug of the card.
     given : mapping or None
-        What the caller adds where the file is silent: model, engine, engine_version, gpu_count and the layout.
+        What the caller states: conditions by their names in `ServingMeasurement`, `enable_expert_parallel`, lengths and
+        concurrency. Where the file says otherwise, the measurement is quarantined.
+    note : str
+        What else to know.
 
     Raises
     ------
     MissingConditions
-        Model, engine, GPU count, or both times and throughput are neither in the file nor given.
+        Something without which the figures mean nothing is neither in the file nor given.
     """
-    added = given or {}
-
-    def said(name: str) -> Value | None:
-        stated = getattr(row, name)
-        return stated if stated is not None else added.get(name)
-
-    figures = row.figures
-    missing = [name for name in ("model", "engine", "gpu_count") if said(name) is None]
-    if figures.tpot.central_ms is None and figures.output_tokens_per_s is None:
-        missing.append("tpot")
+    told = _Told(row, given or {})
+    sizes = [told.size(f"{name}_parallel_size") for name in ("tensor", "pipeline", "data")]
+    tensor, pipeline, data = (size or 1 for size in sizes)
+    count = told.size("gpu_count") or tensor * pipeline * data
+    figures = told.figures()
+    needed: dict[str, object] = {
+        "model": told.text("model"),
+        "engine": told.engine(),
+        "engine_version": told.version(),
+        "tensor_parallel_size": sizes[0] or (1 if told.size("gpu_count") == 1 else None),
+        "input_tokens_mean": figures.input_tokens_mean,
+        "output_tokens_mean": figures.output_tokens_mean,
+        "concurrency": figures.concurrency or figures.request_rate,
+        "tpot": figures.tpot.central_ms if figures.tpot.central_ms is not None else figures.output_tokens_per_s,
+    }
+    missing = tuple(name for name, value in needed.items() if value is None)
     if missing:
-        raise MissingConditions(tuple(missing))
+        raise MissingConditions(missing)
     measurement = ServingMeasurement(
         source=source,
-        model=str(said("model")),
-        engine=str(said("engine")),
-        engine_version=_text(said("engine_version")),
+        model=told.text("model") or "",
+        engine=told.engine() or "",
+        engine_version=told.version(),
         gpu=gpu,
-        gpu_count=_size(said("gpu_count")),
-        tensor_parallel_size=_size(said("tensor_parallel_size")),
-        pipeline_parallel_size=_size(said("pipeline_parallel_size")),
-        data_parallel_size=_size(said("data_parallel_size")),
-        expert_parallel_size=_size(said("expert_parallel_size")),
-        precision=_text(said("quantization")),
-        kv_cache_dtype=_text(said("kv_cache_dtype")),
+        gpu_count=count,
+        tensor_parallel_size=tensor,
+        pipeline_parallel_size=pipeline,
+        data_parallel_size=data,
+        expert_parallel_size=row.expert_parallel_size or (tensor * data if told.spreads_experts() else 1),
+        decode_context_parallel_size=told.size("decode_context_parallel_size") or 1,
+        precision=told.text("precision"),
+        kv_cache_dtype=told.text("kv_cache_dtype"),
+        enforce_eager=_flag(told.value("enforce_eager")),
+        speculative=_none(told.text("speculative")),
         figures=figures,
+        note="; ".join(filter(None, (row.format, *row.notes, note))),
     )
     simulated = () if row.measured else ("its figures were simulated or estimated, not measured",)
-    return _judged(measurement, (*simulated, *row.contradictions, *check_serving(measurement)))
+    doubts = check_serving(measurement, tolerance=row.tolerance)
+    return _judged(measurement, (*simulated, *told.disagreements(), *_idle(measurement, row.replicas), *doubts))
+
+
+def _idle(measurement: ServingMeasurement, replicas: int) -> Iterator[str]:
+    """More GPUs than the layout takes may have shared the load, or idled: nobody knows."""
+    taken = engine_gpus(measurement) * replicas
+    if measurement.gpu_count != taken:
+        yield (
+            f"{measurement.gpu_count} GPUs, of which the layout takes {taken}: copies that share the load are data "
+            "parallel"
+        )
+
+
+_IN_FIGURES = ("input_tokens_mean", "output_tokens_mean", "concurrency")
+
+
+class _Told:
+    """What a row says, and beside it the caller."""
+
+    def __init__(self, row: BenchmarkRow, given: Mapping[str, Value]) -> None:
+        self._row = row
+        self._given = given
+
+    def _stated(self, name: str) -> Value | None:
+        if name in _IN_FIGURES:
+            return cast("Value | None", getattr(self._row.figures, name))
+        if name == "enable_expert_parallel":
+            size = self._row.expert_parallel_size
+            return None if size is None else size > 1
+        # The file calls the precision of the weights their quantisation.
+        return cast("Value | None", getattr(self._row, "quantization" if name == "precision" else name, None))
+
+    def value(self, name: str) -> Value | None:
+        stated = self._stated(name)
+        return self._given.get(name) if stated is None else stated
+
+    def text(self, name: str) -> str | None:
+        value = self.value(name)
+        return None if value is None else str(value)
+
+    def size(self, name: str) -> int | None:
+        value = self.value(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def engine(self) -> str | None:
+        named = self.text("engine")
+        return named and (engine_of(named) or named.lower())
+
+    def version(self) -> str | None:
+        named = self.text("engine_version")
+        return named and re.sub(r"^v(?=\d)", "", named)
+
+    def spreads_experts(self) -> bool:
+        return bool(self.value("enable_expert_parallel"))
+
+    def figures(self) -> ServingFigures:
+        added = {name: self.value(name) for name in _IN_FIGURES}
+        numbers = {name: float(value) for name, value in added.items() if isinstance(value, int | float)}
+        return replace(self._row.figures, **numbers)
+
+    def disagreements(self) -> Iterator[str]:
+        for name, value in self._given.items():
+            stated = self._stated(name)
+            if stated is not None and _plain(stated) != _plain(value):
+                yield f"{name} was given as {value}, the report says {stated}"
+
+
+def _plain(value: Value) -> Value:
+    """A value without what spellings of it differ in."""
+    return value.casefold().removeprefix("v") if isinstance(value, str) else value
 
 
 def link_measurement(
-    test: LinkTest, *, source: str, operation: Collective | None = None, world_size: int | None = None
+    test: LinkTest, *, source: str, gpu: str, given: Mapping[str, Value] | None = None, note: str = ""
 ) -> LinkMeasurement:
-    """The measurement a link test makes; what the text says wins over what the caller adds.
+    """The measurement a link test makes.
+
+    Parameters
+    ----------
+    test : LinkTest
+        What the text says.
+    source, gpu : str
+        Who reported it; catalogue slug of the cards.
+    given : mapping or None
+        What the caller states: `operation`, `world_size`, `nodes`, `link`. Where the text says otherwise, the
+        measurement is quarantined.
+    note : str
+        What else to know.
 
     Raises
     ------
     MissingConditions
-        Operation or number of GPUs are neither in the text nor given.
+        Operation, number of GPUs or of machines are neither in the text nor given.
     """
-    measured, ranks = test.operation or operation, test.world_size or world_size
-    if measured is None or ranks is None:
-        names = (("operation", measured), ("world_size", ranks))
-        raise MissingConditions(tuple(name for name, value in names if value is None))
+    added = given or {}
+    stated = {"operation": test.operation, "world_size": test.world_size, "nodes": test.nodes}
+    known = {name: added.get(name) if value is None else value for name, value in stated.items()}
+    missing = tuple(name for name, value in known.items() if value is None)
+    if missing:
+        raise MissingConditions(missing)
+    disagreements = (
+        f"{name} was given as {added[name]}, the test says {value}"
+        for name, value in stated.items()
+        if value is not None and name in added and added[name] != value
+    )
     measurement = LinkMeasurement(
         source=source,
-        operation=measured,
-        world_size=ranks,
-        nodes=test.nodes or 1,
+        gpu=gpu,
+        operation=Collective(str(known["operation"])),
+        world_size=_size(known["world_size"]),
+        nodes=_size(known["nodes"]),
         gpus=test.gpus,
         in_place=test.in_place,
         out_of_place=test.out_of_place,
+        link=_text(added.get("link")),
+        note=note,
     )
-    return _judged(measurement, (*test.contradictions, *check_link(measurement)))
+    return _judged(measurement, (*test.contradictions, *disagreements, *check_link(measurement)))
 
 
 def _judged(measurement: M, reasons: Iterable[str]) -> M:

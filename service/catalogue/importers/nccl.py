@@ -63,6 +63,8 @@ class LinkTest:
 
 
 MAX_LINES = 200_000
+MAX_ROWS = 1000
+"""More message sizes than this in one table are refused."""
 
 _PREFIX = re.compile(r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?|[\w./-]{1,120}: (?=[ ]{0,40}[#\d])")
 _OPERATION = re.compile(
@@ -91,6 +93,12 @@ class _Open:
     points: tuple[list[LinkPoint], list[LinkPoint]] = field(default_factory=lambda: ([], []))
     average: float | None = None
     elided: bool = False
+
+
+def has_table(text: str) -> bool:
+    """Whether a text holds the header of a table."""
+    lines = (line[_prefix_end(line) :].strip() for line in text.splitlines())
+    return any(line.startswith("#") and line.lstrip("# ").split()[:2] == ["size", "count"] for line in lines)
 
 
 def read_link_tests(
@@ -199,7 +207,7 @@ def _point(size_bytes: int, cells: list[str], number: int) -> LinkPoint | None:
     try:
         time_us, algbw, busbw = (float(cell) for cell in cells[:3])
         # Old versions print an error instead of a count of wrong elements; it says nothing about counts.
-        wrong = int(cells[3]) if cells[3].isdecimal() else None
+        wrong = int(cells[3]) if cells[3].isdecimal() and len(cells[3]) < 19 else None
     except ValueError:
         raise TableNotUnderstood(f"a result is no number: {' '.join(cells)}", number) from None
     if not (0 < time_us < 1e12 and 0 <= algbw < 1e6 and 0 <= busbw < 1e6):
@@ -211,6 +219,8 @@ def _closed(table: _Open, operation: Collective | None, world_size: int | None) 
     out_of_place, in_place = table.points
     if not out_of_place and not in_place:
         raise TableNotUnderstood("the header is followed by no row", table.first_line)
+    if max(len(out_of_place), len(in_place)) > MAX_ROWS:
+        raise TableNotUnderstood(f"the table has more than {MAX_ROWS:,} rows", table.first_line)
     operation = table.operation or operation
     ranks = len(table.devices) if table.devices else world_size
     gpus = tuple(dict.fromkeys(gpu for _, gpu in table.devices.values()))

@@ -7,6 +7,7 @@ withdrawn. What makes one doubtful is in `calibration_checks`.
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from math import isfinite
 
 
 class Status(StrEnum):
@@ -141,6 +142,11 @@ class Latency:
         """The median, else the mean."""
         return self.median_ms if self.median_ms is not None else self.mean_ms
 
+    @property
+    def summed_ms(self) -> float | None:
+        """The mean, else the median: what adds up over requests."""
+        return self.mean_ms if self.mean_ms is not None else self.median_ms
+
 
 @dataclass(frozen=True, slots=True)
 class ServingFigures:
@@ -178,6 +184,36 @@ class ServingFigures:
     total_tokens_per_s: float | None = None
     requests_per_s: float | None = None
 
+    @property
+    def answered_per_s(self) -> float | None:
+        """Requests answered in a second, as reported or by their tokens."""
+        if self.requests_per_s is not None:
+            return self.requests_per_s
+        if self.output_tokens_per_s is None or not self.output_tokens_mean:
+            return None
+        return self.output_tokens_per_s / self.output_tokens_mean
+
+    @property
+    def request_ms(self) -> float | None:
+        """Time of a request (ms), as reported or by its tokens."""
+        if self.e2e.summed_ms is not None:
+            return self.e2e.summed_ms
+        if self.ttft.summed_ms is None or self.tpot.summed_ms is None:
+            return None
+        return self.ttft.summed_ms + self.tpot.summed_ms * max(0.0, (self.output_tokens_mean or 1) - 1)
+
+    @property
+    def in_flight(self) -> float | None:
+        """Requests under way on average, by Little's law."""
+        if self.answered_per_s is None or self.request_ms is None:
+            return None
+        return self.answered_per_s * self.request_ms / 1000
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether requests came at a rate, and not each when another was answered or all at once."""
+        return self.request_rate is not None and isfinite(self.request_rate)
+
 
 @dataclass(frozen=True, slots=True)
 class ServingMeasurement:
@@ -193,10 +229,16 @@ class ServingMeasurement:
         Catalogue slug; GPUs of the whole deployment.
     tensor_parallel_size, pipeline_parallel_size, data_parallel_size, expert_parallel_size : int
         The layout; `expert_parallel_size` 1 without expert parallelism.
+    decode_context_parallel_size : int
+        Tensor ranks that share one cache.
     precision, kv_cache_dtype : str or None
         Of weights and cache.
+    enforce_eager, speculative : bool or None, str or None
+        Whether graphs were off; the speculative method where one ran.
     figures : ServingFigures
         The results.
+    note : str
+        What a reader should know about how they were measured.
     derived : tuple of str
         Figures that were not measured but follow from others.
     status, reason : Status, str
@@ -214,9 +256,13 @@ class ServingMeasurement:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     expert_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     precision: str | None = None
     kv_cache_dtype: str | None = None
+    enforce_eager: bool | None = None
+    speculative: str | None = None
     measured_on: date | None = None
+    note: str = ""
     derived: tuple[str, ...] = ()
     status: Status = Status.ACCEPTED
     reason: str = ""
@@ -264,8 +310,10 @@ class LinkMeasurement:
 
     Attributes
     ----------
-    source : str
-        Where it was published or who reported it.
+    source, gpu : str
+        Where it was published or who reported it; catalogue slug of the cards.
+    link : str or None
+        What joins them, where that is said.
     operation : Collective
         What was measured.
     world_size : int
@@ -276,16 +324,21 @@ class LinkMeasurement:
         Distinct names of the cards, as the driver gives them.
     in_place, out_of_place : tuple of LinkPoint
         Results by message size; empty where not run.
+    note : str
+        What the reporter said beside.
     status, reason : Status, str
         What it may be used for, and why not more.
     """
 
     source: str
+    gpu: str
     operation: Collective
     world_size: int
     nodes: int
     gpus: tuple[str, ...]
     in_place: tuple[LinkPoint, ...]
     out_of_place: tuple[LinkPoint, ...]
+    link: str | None = None
+    note: str = ""
     status: Status = Status.ACCEPTED
     reason: str = ""

@@ -31,6 +31,15 @@ WEIGHTS_NOISE = 0.01
 SERVING_SPREAD = 2.0
 """Reruns of one point differ by up to 1.5 times (P90 over dates and versions); beyond this factor one is wrong."""
 
+MOST_FAILED = 0.01
+"""Share of requests that may fail."""
+
+REQUESTS_FOR_EACH = 4
+"""Requests for each allowed at once, from which on filling and emptying a run weighs little."""
+
+LEAST_FILLED = 0.4
+"""Share of the allowed concurrency that a closed loop keeps under way at the least."""
+
 LINK_SPREAD = 2.0
 """Bus bandwidth of the same cards at the same message size differs by less than this factor between machines."""
 
@@ -90,8 +99,10 @@ def _far_from(value: float, others: Sequence[float], noise: float, name: str, un
         yield f"{name}: {value:.2f} {unit}, where {len(others)} others have {middle:.2f} {unit}"
 
 
-def check_serving(measurement: ServingMeasurement, others: Iterable[ServingMeasurement] = ()) -> tuple[str, ...]:
-    """Reasons not to use a load test: figures that contradict each other, or that the others contradict.
+def check_serving(
+    measurement: ServingMeasurement, others: Iterable[ServingMeasurement] = (), tolerance: float = 0.05
+) -> tuple[str, ...]:
+    """Reasons not to use a load test: figures or sizes that contradict each other, or that the others contradict.
 
     Parameters
     ----------
@@ -99,8 +110,28 @@ def check_serving(measurement: ServingMeasurement, others: Iterable[ServingMeasu
         The load test in question.
     others : iterable of ServingMeasurement
         Tests of the same deployment under the same load; fewer than three decide nothing.
+    tolerance : float
+        As `contradictions_of` takes it.
     """
-    return (*contradictions_of(measurement.figures), *_serving_outlier(measurement, list(others)))
+    return (
+        *contradictions_of(measurement.figures, tolerance),
+        *_sizes(measurement),
+        *serving_outliers(measurement, others),
+    )
+
+
+def _sizes(measurement: ServingMeasurement) -> Iterator[str]:
+    """Sizes that do not go together."""
+    ranks, each = measurement.tensor_parallel_size * measurement.data_parallel_size, engine_gpus(measurement)
+    if measurement.gpu_count % each:
+        yield f"{measurement.gpu_count} GPUs are no whole engines of {each}"
+    if measurement.expert_parallel_size not in (1, ranks):
+        yield f"experts are spread over {measurement.expert_parallel_size} ranks, the layout has {ranks}"
+
+
+def engine_gpus(measurement: ServingMeasurement) -> int:
+    """GPUs that one engine of a layout takes."""
+    return measurement.tensor_parallel_size * measurement.pipeline_parallel_size * measurement.data_parallel_size
 
 
 def contradictions_of(figures: ServingFigures, tolerance: float = 0.05) -> Iterator[str]:
@@ -117,7 +148,9 @@ def contradictions_of(figures: ServingFigures, tolerance: float = 0.05) -> Itera
     for name, latency in (("TTFT", figures.ttft), ("TPOT", figures.tpot), ("ITL", figures.itl), ("E2E", figures.e2e)):
         yield from _disordered(name, latency)
     yield from _rates(figures, tolerance)
-    yield from _more_in_flight_than_allowed(figures)
+    yield from _in_flight(figures)
+    yield from _failures(figures)
+    yield from _no_time(figures)
 
 
 def _disordered(name: str, latency: Latency) -> Iterator[str]:
@@ -151,26 +184,41 @@ def _rates(figures: ServingFigures, tolerance: float) -> Iterator[str]:
             yield f"{count:.0f} {what} in {duration:g} s are not {stated:g} a second"
 
 
-def _more_in_flight_than_allowed(figures: ServingFigures) -> Iterator[str]:
-    """Little's law: what was in flight on average cannot exceed what was allowed at most."""
-    rate = figures.requests_per_s
-    if rate is None and figures.output_tokens_per_s is not None and figures.output_tokens_mean:
-        rate = figures.output_tokens_per_s / figures.output_tokens_mean
-    time_ms = figures.e2e.mean_ms
-    if time_ms is None and figures.ttft.mean_ms is not None and figures.tpot.mean_ms is not None:
-        time_ms = figures.ttft.mean_ms + figures.tpot.mean_ms * max(0.0, (figures.output_tokens_mean or 1) - 1)
-    if rate is None or time_ms is None or figures.concurrency is None:
+def _in_flight(figures: ServingFigures) -> Iterator[str]:
+    """Little's law: what was under way on average is at most what was allowed, and near it where nothing held it back.
+
+    A run of few requests for its concurrency, or at a rate, need not fill it.
+    """
+    if figures.in_flight is None or figures.concurrency is None:
         return
-    in_flight = rate * time_ms / 1000
-    if in_flight > figures.concurrency * 1.25 + 1:
-        yield (
-            f"{rate:g} requests a second of {time_ms:g} ms are {in_flight:.1f} in flight, "
-            f"more than the {figures.concurrency:g} allowed"
-        )
+    rate, time_ms, found = figures.answered_per_s, figures.request_ms, figures.in_flight
+    told = f"{rate:g} requests a second of {time_ms:g} ms are {found:.1f} in flight"
+    if found > figures.concurrency * 1.25 + 1:
+        yield f"{told}, more than the {figures.concurrency:g} allowed"
+    enough = figures.requests is None or figures.requests >= REQUESTS_FOR_EACH * figures.concurrency
+    if enough and not figures.has_rate and found < LEAST_FILLED * figures.concurrency:
+        yield f"{told}, far fewer than the {figures.concurrency:g} kept waiting for each other"
 
 
-def _serving_outlier(measurement: ServingMeasurement, others: Sequence[ServingMeasurement]) -> Iterator[str]:
-    figures = measurement.figures
+def _failures(figures: ServingFigures) -> Iterator[str]:
+    """Requests that failed leave the others faster than they would have been."""
+    failed, answered = figures.failed or 0, figures.requests
+    if answered == 0:
+        yield "no request was answered"
+    elif failed > MOST_FAILED * (failed + (answered or 0)):
+        yield f"{failed} requests failed" if answered is None else f"{failed} of {failed + answered} requests failed"
+
+
+def _no_time(figures: ServingFigures) -> Iterator[str]:
+    """Times of zero were not measured: nothing was streamed."""
+    for name, latency in (("TTFT", figures.ttft), ("TPOT", figures.tpot)):
+        if latency.central_ms == 0:
+            yield f"{name} is 0 ms"
+
+
+def serving_outliers(measurement: ServingMeasurement, others: Iterable[ServingMeasurement]) -> Iterator[str]:
+    """Where a load test is far from others of the same deployment under the same load; three are needed."""
+    others, figures = tuple(others), measurement.figures
     times = [other.figures.tpot.central_ms for other in others if other.figures.tpot.central_ms]
     yield from _factor_from(figures.tpot.central_ms, times, SERVING_SPREAD, "TPOT", "ms")
     rates = [other.figures.output_tokens_per_s for other in others if other.figures.output_tokens_per_s]
@@ -225,7 +273,7 @@ def check_link(measurement: LinkMeasurement, others: Iterable[LinkMeasurement] =
         reasons.append(f"{measurement.world_size} GPU takes part: there is no link")
     if not points:
         reasons.append("it holds no row")
-    return (*reasons, *_link_outliers(measurement, list(others)))
+    return (*reasons, *link_outliers(measurement, others))
 
 
 def point_contradictions(point: LinkPoint, factor: float) -> Iterator[str]:
@@ -242,8 +290,11 @@ def point_contradictions(point: LinkPoint, factor: float) -> Iterator[str]:
         yield f"{point.size_bytes} bytes: a bus bandwidth of {point.busbw_gb_per_s:g} GB/s, expected {expected:.2f}"
 
 
-def _link_outliers(measurement: LinkMeasurement, others: Sequence[LinkMeasurement]) -> Iterator[str]:
-    """At the largest message, where bandwidth and not latency decides."""
+def link_outliers(measurement: LinkMeasurement, others: Iterable[LinkMeasurement]) -> Iterator[str]:
+    """Where a link test is far from others of as many of the same cards; three are needed.
+
+    At the largest message, where bandwidth and not latency decides.
+    """
     largest = max(measurement.out_of_place or measurement.in_place, key=lambda point: point.size_bytes, default=None)
     if largest is None:
         return

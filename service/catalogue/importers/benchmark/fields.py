@@ -120,6 +120,7 @@ class Deployment:
     expert_parallel_size: int | None = None
     quantization: str | None = None
     kv_cache_dtype: str | None = None
+    replicas: int = 1
 
 
 def row(
@@ -151,11 +152,13 @@ def row(
         expert_parallel_size=deployment.expert_parallel_size,
         quantization=deployment.quantization,
         kv_cache_dtype=deployment.kv_cache_dtype,
+        replicas=deployment.replicas,
         figures=figures,
         measured=measured,
         missing=tuple(_missing(deployment, figures)),
         contradictions=tuple(contradictions_of(figures, tolerance)),
         notes=notes,
+        tolerance=tolerance,
     )
 
 

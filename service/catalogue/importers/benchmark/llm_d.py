@@ -7,6 +7,7 @@ statistic with its unit; its inter-token figures come from whichever tool ran th
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from service.catalogue.importers.benchmark.fields import (
     Deployment,
@@ -200,6 +201,7 @@ def _accelerated(named: Deployment, accelerator: object, replicas: int = 1) -> D
         engine_version=named.engine_version,
         gpu=text(at(accelerator, "model")),
         gpu_count=cards * replicas if cards else None,
+        replicas=replicas,
         tensor_parallel_size=size(at(layout, "tp")),
         pipeline_parallel_size=size(at(layout, "pp")),
         data_parallel_size=size(at(layout, "dp")),
@@ -213,15 +215,4 @@ def _alike(deployments: list[Deployment]) -> Deployment:
     if any(other != first for other in deployments[1:]):
         return Deployment(model=first.model, engine=first.engine)
     total = first.gpu_count * len(deployments) if first.gpu_count else None
-    return Deployment(
-        model=first.model,
-        engine=first.engine,
-        engine_version=first.engine_version,
-        gpu=first.gpu,
-        gpu_count=total,
-        tensor_parallel_size=first.tensor_parallel_size,
-        pipeline_parallel_size=first.pipeline_parallel_size,
-        data_parallel_size=first.data_parallel_size,
-        expert_parallel_size=first.expert_parallel_size,
-        quantization=first.quantization,
-    )
+    return replace(first, gpu_count=total, replicas=first.replicas * len(deployments))

@@ -36,6 +36,8 @@ class BenchmarkRow:
         The layout.
     quantization, kv_cache_dtype : str or None
         As given.
+    replicas : int
+        Whole engines that shared the load, where the file says so; the layout is of one.
     figures : ServingFigures
         What was asked and what was measured.
     measured : bool
@@ -46,6 +48,8 @@ class BenchmarkRow:
         Where the figures contradict each other.
     notes : tuple of str
         What a reader should know about how they were measured.
+    tolerance : float
+        Relative difference between counted and stated rates that is agreement for this tool.
     """
 
     format: str
@@ -60,11 +64,13 @@ class BenchmarkRow:
     expert_parallel_size: int | None
     quantization: str | None
     kv_cache_dtype: str | None
+    replicas: int
     figures: ServingFigures
     measured: bool
     missing: tuple[str, ...]
     contradictions: tuple[str, ...]
     notes: tuple[str, ...]
+    tolerance: float
 
 
 MEANING = {

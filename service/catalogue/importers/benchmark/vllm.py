@@ -83,16 +83,17 @@ def read_json(document: Json) -> BenchmarkRow:
     if "total_output_tokens" not in document and "output_throughput" not in document:
         raise FormatNotUnderstood("the result is of an embedding or pooling benchmark: it generated no tokens", (NAME,))
     requests = count(document.get("completed"))
+    output = per_request(document.get("total_output_tokens", document.get("total_output")), requests)
     figures = ServingFigures(
         input_tokens_mean=per_request(document.get("total_input_tokens", document.get("total_input")), requests),
-        output_tokens_mean=per_request(document.get("total_output_tokens", document.get("total_output")), requests),
+        output_tokens_mean=output,
         concurrency=positive(document.get("max_concurrency")),
         request_rate=rate(document.get("request_rate")),
         requests=requests,
         failed=count(document.get("failed")),
         duration_s=positive(document.get("duration")),
         ttft=_times(document, "ttft"),
-        tpot=_times(document, "tpot"),
+        tpot=Latency() if output is not None and output <= 1 else _times(document, "tpot"),
         itl=_times(document, "itl"),
         e2e=_times(document, "e2el"),
         output_tokens_per_s=positive(document.get("output_throughput")),
@@ -107,8 +108,6 @@ def _times(document: Json, kind: str) -> Latency:
     for statistic, names in _STATISTICS.items():
         values = (number(document.get(f"{name}_{kind}_ms")) for name in names)
         found[statistic] = next((value for value in values if value is not None), None)
-    if kind == "tpot" and all(not value for value in found.values()):
-        return Latency()  # No request had a second token, so that every time is a made-up zero.
     return latency(found)
 
 
