@@ -202,8 +202,8 @@ def _group_cut(name: str, size: int, group: int, words: str) -> Refusal:
     )
 
 
-BEFORE_LAYOUT: tuple[Rule, ...] = (method_built_in, card_runs_method, card_has_methods_type)
-"""What the engine checks with the configuration."""
+CARD: tuple[Rule, ...] = (card_runs_method, card_has_methods_type)
+"""What the engine checks once the layout is accepted."""
 
 WHILE_BUILDING: tuple[Rule, ...] = (blocks_stay_whole, groups_stay_whole, expert_groups_stay_whole)
 """What it meets while it builds the model."""

@@ -61,6 +61,10 @@ KV_HEADS_AT_LEAST_RANKS = frozenset({"GptOssForCausalLM"})
 """Architectures that divide by KV heads // ranks, and so crash where that is 0."""
 
 
+TIE_EVERYWHERE = frozenset({"Ernie4_5_MoeForCausalLM", "Ernie4_5_VLMoeForConditionalGeneration"})
+"""Architectures that tie their head to the embedding on every stage."""
+
+
 def experts_at_least_ranks(setting: Setting) -> Refusal | None:
     """Some architectures refuse more tensor ranks than experts."""
     model, tensor = setting.model, setting.layout.tensor_parallel_size
@@ -105,8 +109,8 @@ def state_groups_divide(setting: Setting) -> Refusal | None:
     return None
 
 
-def tower_heads_divide(setting: Setting) -> Refusal | None:
-    """A tower's attention heads, which are built before anything else, divide by the ranks or are held whole."""
+def tower_divides(setting: Setting) -> Refusal | None:
+    """A tower, which is built before anything else, divides by the ranks, heads before all else of a layer."""
     tensor = setting.layout.tensor_parallel_size
     for module in setting.model.first_stage:
         if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
@@ -119,6 +123,8 @@ def tower_heads_divide(setting: Setting) -> Refusal | None:
                 str(Indivisible(heads, tensor)),
                 f"choose a tensor parallel size from {divisors_of(heads)}",
             )
+        if refusal := _first_indivisible(setting, (module,)):
+            return refusal
     return None
 
 
@@ -147,6 +153,19 @@ def tied_head_divides(setting: Setting) -> Refusal | None:
             f"choose a tensor parallel size that divides {error.dimension}",
         )
     return None
+
+
+def head_tied_on_one_stage(setting: Setting) -> Refusal | None:
+    """Some architectures tie the head on stages that have none, and crash."""
+    model = setting.model
+    if setting.layout.pipeline_parallel_size == 1 or not model.tied_head or model.architecture not in TIE_EVERYWHERE:
+        return None
+    return Refusal(
+        "head_tied_without_head",
+        f"{model.architecture} with a tied head crashes on pipeline stages that have no head",
+        "'PPMissingLayer' object has no attribute 'tie_weights'",
+        "use tensor parallelism, with pipeline_parallel_size 1",
+    )
 
 
 def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal | None:
@@ -185,7 +204,7 @@ def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    tower_heads_divide,
+    tower_divides,
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
@@ -193,4 +212,5 @@ RULES: tuple[Rule, ...] = (
     dimensions_divide,
     tied_head_divides,
     shared_caches_on_one_stage,
+    head_tied_on_one_stage,
 )
