@@ -27,6 +27,7 @@ DIMINISHING_GAIN = 1.25
 FUNDAMENTAL = (
     "no_rules_for_this_gpu",
     "architecture_not_served",
+    "configuration_not_built",
     "max_model_len_exceeds_model",
     "context_too_long",
     "float16_not_supported",

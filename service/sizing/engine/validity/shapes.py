@@ -6,6 +6,7 @@ classes named below.
 
 from collections.abc import Iterable
 
+from service.sizing.engine.profile import NEWEST
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, built_first, divisors_of, in_build_order
 from service.sizing.errors import Indivisible
@@ -61,8 +62,26 @@ KV_HEADS_AT_LEAST_RANKS = frozenset({"GptOssForCausalLM"})
 """Architectures that divide by KV heads // ranks, and so crash where that is 0."""
 
 
-TIE_EVERYWHERE = frozenset({"Ernie4_5_MoeForCausalLM", "Ernie4_5_VLMoeForConditionalGeneration"})
-"""Architectures that tie their head to the embedding on every stage."""
+TIE_IN_VAIN = {
+    "Ernie4_5_MoeForCausalLM": "tie_weights",
+    "Ernie4_5_VLMoeForConditionalGeneration": "tie_weights",
+    "FalconH1ForCausalLM": "weight",
+}
+"""Architectures that crash on a pipeline where the head is tied, and what they miss: a head on every stage, or the
+embedding on the last one."""
+
+
+def class_builds(setting: Setting) -> Refusal | None:
+    """The class takes what the configuration asks of it."""
+    words = setting.model.build_refusal
+    if words is None or setting.release < NEWEST.first:
+        return None
+    return Refusal(
+        "configuration_not_built",
+        f"vLLM fails to build {setting.model.architecture} from this configuration",
+        words,
+        "choose another model, or a release that takes this configuration",
+    )
 
 
 def experts_at_least_ranks(setting: Setting) -> Refusal | None:
@@ -155,15 +174,16 @@ def tied_head_divides(setting: Setting) -> Refusal | None:
     return None
 
 
-def head_tied_on_one_stage(setting: Setting) -> Refusal | None:
-    """Some architectures tie the head on stages that have none, and crash."""
+def head_and_embedding_meet(setting: Setting) -> Refusal | None:
+    """Some architectures tie their head on stages that lack it or the embedding."""
     model = setting.model
-    if setting.layout.pipeline_parallel_size == 1 or not model.tied_head or model.architecture not in TIE_EVERYWHERE:
+    missing = TIE_IN_VAIN.get(model.architecture)
+    if setting.layout.pipeline_parallel_size == 1 or not model.tied_head or missing is None:
         return None
     return Refusal(
-        "head_tied_without_head",
-        f"{model.architecture} with a tied head crashes on pipeline stages that have no head",
-        "'PPMissingLayer' object has no attribute 'tie_weights'",
+        "head_tied_across_stages",
+        f"{model.architecture} ties its head to its embedding, and crashes where they are on different pipeline stages",
+        f"'PPMissingLayer' object has no attribute '{missing}'",
         "use tensor parallelism, with pipeline_parallel_size 1",
     )
 
@@ -204,6 +224,7 @@ def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
 
 
 RULES: tuple[Rule, ...] = (
+    class_builds,
     tower_divides,
     embedding_divides,
     experts_at_least_ranks,
@@ -212,5 +233,5 @@ RULES: tuple[Rule, ...] = (
     dimensions_divide,
     tied_head_divides,
     shared_caches_on_one_stage,
-    head_tied_on_one_stage,
+    head_and_embedding_meet,
 )
