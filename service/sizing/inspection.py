@@ -96,7 +96,7 @@ class ModelReading:
 def reading(model: ModelShape) -> ModelReading:
     """A model as it was read."""
     classes = by_class(model)
-    refusals = (model.architecture_refusal, model.quantization_refusal)
+    refusals = (model.architecture_refusal, model.quantization_refusal, model.build_refusal)
     return ModelReading(
         architecture=model.architecture,
         model_type=model.model_type,

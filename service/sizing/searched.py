@@ -27,6 +27,8 @@ NODES_SEARCHED_FOR_A_FIX = 4
 
 FUNDAMENTAL = (
     "no_rules_for_this_gpu",
+    "architecture_not_served",
+    "configuration_not_built",
     "max_model_len_exceeds_model",
     "context_too_long",
     "float16_not_supported",

@@ -216,12 +216,7 @@ def plan_cache(cache: CacheLayout, available_bytes: Sequence[int]) -> CachePlan 
     if not cache.groups:
         return CachePlan(cache.defaults.max_model_len, 1, 0, 0.0, ())
     if not all(cache.block_bytes):
-        return Refusal(
-            "stage_without_cache",
-            "a pipeline stage has no layer that keeps anything, and the engine divides by its block size",
-            "integer division or modulo by zero",
-            "use fewer pipeline stages",
-        )
+        return _stage_without_cache(cache)
     usable = checked_bytes(cache, available_bytes)
     longest = cache.defaults.max_model_len
     if cache.auto_fit:
@@ -239,6 +234,22 @@ def plan_cache(cache: CacheLayout, available_bytes: Sequence[int]) -> CachePlan 
             return refusal
     num_blocks = min(memory // block for memory, block in zip(available_bytes, cache.block_bytes, strict=True))
     return printed(cache, num_blocks, longest)
+
+
+def _stage_without_cache(cache: CacheLayout) -> Refusal:
+    """What the engine meets on a stage whose layers keep nothing: one group has pages of no size, several none at all.
+
+    Source: vLLM 0.33 `v1/core/kv_cache_planning.py: validate_kv_cache_layout`, `get_num_blocks`.
+    """
+    return Refusal(
+        "stage_without_cache",
+        "a pipeline stage has no layer that keeps anything, and the engine cannot divide its memory into blocks",
+        "integer division or modulo by zero"
+        if len(cache.groups) == 1
+        else "KV cache layout LBNHC cannot express this model's mixed page sizes ([]); a backend should declare "
+        "block-outermost supported layouts (e.g. BLHNC), or set VLLM_KV_CACHE_LAYOUT=BLHNC.",
+        "use fewer pipeline stages",
+    )
 
 
 def checked_bytes(cache: CacheLayout, available_bytes: Sequence[int]) -> list[int]:

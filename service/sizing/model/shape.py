@@ -215,6 +215,8 @@ class ModelShape:
         What a checkpoint asks for when the caller says "auto"; None: the model's own type.
     architecture_refusal : str or None
         Why vLLM 0.33 does not serve the architecture, in its words; sizes are then those of the versions that did.
+    build_refusal : str or None
+        What vLLM 0.33 meets while it builds the model, in its words; None: nothing.
     supports_pipeline : bool
         Whether the engine can split this architecture into stages.
     handoff_tensors : int
@@ -253,6 +255,7 @@ class ModelShape:
     attention_scales: AttentionScales = AttentionScales()
     kv_cache_dtype: str | None = None
     architecture_refusal: str | None = None
+    build_refusal: str | None = None
     supports_pipeline: bool = True
     handoff_tensors: int = 2
     is_encoder_decoder: bool = False

@@ -105,12 +105,6 @@ def test_lfm2_narrows_its_mlps_unless_told_not_to() -> None:
         assert {module.inputs.total for module in downs} == {width}
 
 
-def test_a_tied_falcon_h1_stays_on_one_stage() -> None:
-    """The engine ties the head on the last stage to an embedding that only the first one builds."""
-    assert not shape("hybrids", "a small tied Falcon-H1").supports_pipeline
-    assert shape("hybrids", FALCON).supports_pipeline
-
-
 def test_groups_beyond_one_must_divide_over_ranks() -> None:
     """Eight groups on sixteen ranks; a single group is copied."""
     with pytest.raises(Indivisible):

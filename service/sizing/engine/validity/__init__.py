@@ -11,8 +11,9 @@ from service.sizing.engine.validity.setting import Rule, Setting
 
 RULES: tuple[Rule, ...] = (
     *hardware.RULES,
-    *quantization.BEFORE_LAYOUT,
+    quantization.method_built_in,
     *layout.RULES,
+    *quantization.CARD,
     *shapes.RULES,
     *quantization.WHILE_BUILDING,
 )

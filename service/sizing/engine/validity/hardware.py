@@ -3,8 +3,10 @@
 Source: vLLM 0.33 `config/model.py`, `config/vllm.py: _get_quantization_config`.
 """
 
+from service.sizing.engine.profile import release
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting
+from service.sizing.model.architectures import LAST_SERVED
 
 NO_FLOAT16 = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
 """Model types the engine does not run in float16, which is all that cards below compute capability 8.0 have."""
@@ -20,6 +22,22 @@ def rules_known(setting: Setting) -> Refusal | None:
         "no_rules_for_this_gpu",
         f"{setting.gpu.name} is in the catalogue, but how vLLM uses it is not restated here, so nothing is promised",
         fix="choose an NVIDIA GPU, or an AMD Instinct from MI300X on",
+    )
+
+
+def architecture_served(setting: Setting) -> Refusal | None:
+    """The release must still have the model class."""
+    last = LAST_SERVED.get(setting.model.architecture)
+    if last is None:
+        return None
+    asked = (release(setting.options.version) if setting.options.version else None) or setting.release
+    if asked <= (release(last) or asked):
+        return None
+    return Refusal(
+        "architecture_not_served",
+        f"vLLM has not served {setting.model.architecture} since {last}",
+        setting.model.architecture_refusal,
+        f"use vLLM {last} or older, or another model",
     )
 
 
@@ -53,4 +71,4 @@ def float16_allowed(setting: Setting) -> Refusal | None:
     )
 
 
-RULES: tuple[Rule, ...] = (rules_known, context_within_model, float16_allowed)
+RULES: tuple[Rule, ...] = (rules_known, architecture_served, context_within_model, float16_allowed)

@@ -1,8 +1,12 @@
 """Rules on parallel sizes against the model's heads and experts.
 
-Source: vLLM 0.33 `config/parallel.py`, `config/model.py: verify_with_parallel_config`.
+Source: vLLM 0.33 `engine/arg_utils.py: create_engine_config`, `config/parallel.py`, `config/scheduler.py`,
+`config/model.py: verify_with_parallel_config`.
 """
 
+from service.sizing.engine.defaults import resolve_defaults
+from service.sizing.engine.device import Device
+from service.sizing.engine.profile import profile_for
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, divisors_of
 from service.sizing.model.summary import is_latent
@@ -19,6 +23,13 @@ def context_ranks_divide_tensor_ranks(setting: Setting) -> Refusal | None:
         f"tp_size={tensor} must be divisible by dcp_size={context}.",
         f"choose a decode context parallel size from {divisors_of(tensor)}",
     )
+
+
+def batch_holds_sequences(setting: Setting) -> Refusal | None:
+    """A step holds a token of every sequence, and a whole prompt where prompts are not cut."""
+    profile, _ = profile_for(setting.options.version)
+    defaults = resolve_defaults(setting.model, setting.layout, Device.of(setting.gpu), setting.options, profile)
+    return defaults if isinstance(defaults, Refusal) else None
 
 
 def attention_heads_divide(setting: Setting) -> Refusal | None:
@@ -55,18 +66,6 @@ def pipeline_supported(setting: Setting) -> Refusal | None:
         f"{setting.model.architecture} cannot be split into pipeline stages",
         "Pipeline parallelism is not supported for this model. Supported models implement the `SupportsPP` interface.",
         "use tensor parallelism, with pipeline_parallel_size 1",
-    )
-
-
-def stages_have_layers(setting: Setting) -> Refusal | None:
-    """A stage without layers starts but does nothing; it is never what was meant."""
-    stages, layers = setting.layout.pipeline_parallel_size, len(setting.model.layers)
-    if stages <= layers:
-        return None
-    return Refusal(
-        "more_stages_than_layers",
-        f"{stages} pipeline stages are more than the model's {layers} layers",
-        fix=f"choose a pipeline parallel size of at most {layers}",
     )
 
 
@@ -115,9 +114,9 @@ def context_ranks_share_heads(setting: Setting) -> Refusal | None:
 
 RULES: tuple[Rule, ...] = (
     context_ranks_divide_tensor_ranks,
+    batch_holds_sequences,
     attention_heads_divide,
     experts_exist,
     pipeline_supported,
-    stages_have_layers,
     context_ranks_share_heads,
 )

@@ -1,7 +1,7 @@
 """Rules on the quantisation: whether the release knows it, the card runs it, and the split keeps its groups whole.
 
 Source: vLLM 0.33 `layers/quantization/`, `utils/fp8_utils.py: validate_fp8_block_shape`, `fused_moe/oracle/fp8.py`,
-`distributed/utils.py: verify_group_size_divides_partition`.
+`distributed/utils.py: verify_group_size_divides_partition`, `kernels/linear/mixed_precision/`.
 """
 
 from math import gcd
@@ -36,10 +36,20 @@ MINIMUM_CAPABILITY = {
 BFLOAT16_ONLY = frozenset({"gpt_oss_mxfp4", "modelopt_mxfp8", "mxfp4"})
 """Methods that compute in bfloat16 alone, which cards below compute capability 8.0 lack."""
 
+PACKED_INTEGERS = frozenset({"auto_gptq", "compressed-tensors", "inc"})
+"""Methods whose packed integers choose a kernel by their shape."""
+
+MACHETE_GROUPS = frozenset({64, 128})
+MACHETE_INPUTS = 64
+MACHETE_OUTPUTS = 128
+"""What Hopper's kernel for packed integers takes."""
+
 NOT_BUILT_IN_SINCE = (0, 33, 0)
 """First release read in which bitsandbytes and GGUF are no longer built in."""
 
 SIXTEEN_BITS = 16
+FP8_BITS = 8
+QUARK_FP8_CAPABILITY = (8, 9)
 
 SMALLEST_REFINED_BLOCK = 32
 """Block scales of experts may be refined to a common divisor, but not below this."""
@@ -86,6 +96,27 @@ def card_has_methods_type(setting: Setting) -> Refusal | None:
         f"torch.float16 is not supported for quantization method {method}. Supported dtypes: [torch.bfloat16]",
         "choose a GPU of compute capability 8.0 or newer",
     )
+
+
+def card_runs_scheme(setting: Setting) -> Refusal | None:
+    """Quark's FP8 layers have no kernel for cards without FP8, as those of other methods have."""
+    capability = setting.gpu.compute_capability
+    if capability is None or capability >= QUARK_FP8_CAPABILITY or setting.model.quantization != "quark":
+        return None
+    for module in in_build_order(setting.model):
+        if not isinstance(module, Linear) or module.scheme.compute is not Compute.FP8:
+            continue
+        if module.scheme.bits != FP8_BITS or module.scheme.group_size is not None:
+            continue
+        least, current = (10 * major + minor for major, minor in (QUARK_FP8_CAPABILITY, capability))
+        return Refusal(
+            "quantization_needs_newer_gpu",
+            f"FP8 layers of Quark need compute capability {least / 10:.1f}; {setting.gpu.name} has {current / 10:.1f}",
+            f"Quantization scheme is not supported for the current GPU. Min capability: {least}. Current capability: "
+            f"{current}.",
+            f"choose a GPU of compute capability {least / 10:.1f} or newer",
+        )
+    return None
 
 
 def blocks_stay_whole(setting: Setting) -> Refusal | None:
@@ -156,22 +187,48 @@ def _cut(name: str, size: int, block: int, words: str) -> Refusal:
 
 
 def groups_stay_whole(setting: Setting) -> Refusal | None:
-    """A split of a linear layer's inputs may not cut the groups that share a scale."""
+    """No split, and no width, may cut the groups of inputs that share a scale."""
     for module in in_build_order(setting.model):
-        if not isinstance(module, Linear) or module.split is not Split.ROW or module.scheme.group_size is None:
+        if not isinstance(module, Linear) or module.scheme.group_size is None:
             continue
-        inputs, _ = sizes_on_rank(module, setting.layout)
+        inputs, outputs = sizes_on_rank(module, setting.layout)
         group = module.scheme.group_size
-        if inputs < module.inputs.total and inputs % group:
+        packed = _packed_integers(setting, module)
+        if inputs % group == 0 or group >= module.inputs.total or not (packed or inputs < module.inputs.total):
+            continue
+        if packed and not _machete_takes(setting, group, inputs, sum(outputs)):
             return _group_cut(
                 module.name,
                 inputs,
                 group,
-                f"Weight input_size_per_partition={inputs} is not divisible by group_size={group}. This happens when "
-                "tensor_parallel_size splits the layer input into shards that are not a whole number of quant groups. "
-                "Consider reducing tensor_parallel_size.",
+                "Failed to find a kernel that can implement the WNA16 linear layer. Reasons: \n "
+                f"MarlinLinearKernel cannot implement due to: in_features per partition {inputs} is not divisible by "
+                f"group_size = {group}.",
+            )
+        layer = f" for layer '{module.name}'" if setting.model.quantization == "compressed-tensors" else ""
+        if inputs < module.inputs.total or layer:
+            return _group_cut(
+                module.name,
+                inputs,
+                group,
+                f"Weight input_size_per_partition={inputs}{layer} is not divisible by group_size={group}. This happens "
+                "when tensor_parallel_size splits the layer input into shards that are not a whole number of quant "
+                "groups. Consider reducing tensor_parallel_size.",
             )
     return None
+
+
+def _packed_integers(setting: Setting, module: Linear) -> bool:
+    """Whether a layer is packed integers that a kernel must be found for while it is built."""
+    scheme = module.scheme
+    integers = scheme.compute is Compute.SIXTEEN_BIT and "INT" in scheme.name
+    return integers and setting.model.quantization in PACKED_INTEGERS
+
+
+def _machete_takes(setting: Setting, group: int, inputs: int, outputs: int) -> bool:
+    """Whether Hopper's kernel, which does not look at cut groups, takes packed integers."""
+    hopper = setting.gpu.compute_capability == (9, 0)
+    return hopper and group in MACHETE_GROUPS and inputs % MACHETE_INPUTS == 0 and outputs % MACHETE_OUTPUTS == 0
 
 
 def expert_groups_stay_whole(setting: Setting) -> Refusal | None:
@@ -202,8 +259,8 @@ def _group_cut(name: str, size: int, group: int, words: str) -> Refusal:
     )
 
 
-BEFORE_LAYOUT: tuple[Rule, ...] = (method_built_in, card_runs_method, card_has_methods_type)
-"""What the engine checks with the configuration."""
+CARD: tuple[Rule, ...] = (card_runs_method, card_has_methods_type)
+"""What the engine checks once the layout is accepted."""
 
-WHILE_BUILDING: tuple[Rule, ...] = (blocks_stay_whole, groups_stay_whole, expert_groups_stay_whole)
+WHILE_BUILDING: tuple[Rule, ...] = (card_runs_scheme, blocks_stay_whole, groups_stay_whole, expert_groups_stay_whole)
 """What it meets while it builds the model."""

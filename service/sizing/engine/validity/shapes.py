@@ -6,6 +6,7 @@ classes named below.
 
 from collections.abc import Iterable
 
+from service.sizing.engine.profile import NEWEST
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, built_first, divisors_of, in_build_order
 from service.sizing.errors import Indivisible
@@ -61,6 +62,28 @@ KV_HEADS_AT_LEAST_RANKS = frozenset({"GptOssForCausalLM"})
 """Architectures that divide by KV heads // ranks, and so crash where that is 0."""
 
 
+TIE_IN_VAIN = {
+    "Ernie4_5_MoeForCausalLM": "tie_weights",
+    "Ernie4_5_VLMoeForConditionalGeneration": "tie_weights",
+    "FalconH1ForCausalLM": "weight",
+}
+"""Architectures that crash on a pipeline where the head is tied, and what they miss: a head on every stage, or the
+embedding on the last one."""
+
+
+def class_builds(setting: Setting) -> Refusal | None:
+    """The class takes what the configuration asks of it."""
+    words = setting.model.build_refusal
+    if words is None or setting.release < NEWEST.first:
+        return None
+    return Refusal(
+        "configuration_not_built",
+        f"vLLM fails to build {setting.model.architecture} from this configuration",
+        words,
+        "choose another model, or a release that takes this configuration",
+    )
+
+
 def experts_at_least_ranks(setting: Setting) -> Refusal | None:
     """Some architectures refuse more tensor ranks than experts."""
     model, tensor = setting.model, setting.layout.tensor_parallel_size
@@ -105,8 +128,8 @@ def state_groups_divide(setting: Setting) -> Refusal | None:
     return None
 
 
-def tower_heads_divide(setting: Setting) -> Refusal | None:
-    """A tower's attention heads, which are built before anything else, divide by the ranks or are held whole."""
+def tower_divides(setting: Setting) -> Refusal | None:
+    """A tower, which is built before anything else, divides by the ranks, heads before all else of a layer."""
     tensor = setting.layout.tensor_parallel_size
     for module in setting.model.first_stage:
         if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
@@ -119,6 +142,8 @@ def tower_heads_divide(setting: Setting) -> Refusal | None:
                 str(Indivisible(heads, tensor)),
                 f"choose a tensor parallel size from {divisors_of(heads)}",
             )
+        if refusal := _first_indivisible(setting, (module,)):
+            return refusal
     return None
 
 
@@ -147,6 +172,20 @@ def tied_head_divides(setting: Setting) -> Refusal | None:
             f"choose a tensor parallel size that divides {error.dimension}",
         )
     return None
+
+
+def head_and_embedding_meet(setting: Setting) -> Refusal | None:
+    """Some architectures tie their head on stages that lack it or the embedding."""
+    model = setting.model
+    missing = TIE_IN_VAIN.get(model.architecture)
+    if setting.layout.pipeline_parallel_size == 1 or not model.tied_head or missing is None:
+        return None
+    return Refusal(
+        "head_tied_across_stages",
+        f"{model.architecture} ties its head to its embedding, and crashes where they are on different pipeline stages",
+        f"'PPMissingLayer' object has no attribute '{missing}'",
+        "use tensor parallelism, with pipeline_parallel_size 1",
+    )
 
 
 def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal | None:
@@ -185,7 +224,8 @@ def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    tower_heads_divide,
+    class_builds,
+    tower_divides,
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
@@ -193,4 +233,5 @@ RULES: tuple[Rule, ...] = (
     dimensions_divide,
     tied_head_divides,
     shared_caches_on_one_stage,
+    head_and_embedding_meet,
 )

@@ -14,7 +14,13 @@ from functools import partial
 from service.sizing.model import blocks
 from service.sizing.model.families.llama import read, read_attention, reader
 from service.sizing.model.families.recipe import HeadNorms, Names, Part, Recipe, Spelling
-from service.sizing.model.families.windows import patterned_layers, periodic_layers, uniform_window_layers
+from service.sizing.model.families.windows import (
+    dual_chunk_refusal,
+    patterned_layers,
+    periodic_layers,
+    qwen_refusal,
+    window_layers,
+)
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
@@ -123,14 +129,14 @@ QWEN2 = Recipe(
     head_norms=HeadNorms.HEAD,
     head_norms_field="qk_norm",
     may_encode=True,
-    refused=("dual_chunk_attention_config",),
+    refusal=qwen_refusal,
 )
 QWEN3 = Recipe(
     query_bias=("attention_bias",),
     head_norms=HeadNorms.HEAD,
-    prepare=uniform_window_layers,
+    prepare=window_layers,
     may_encode=True,
-    refused=("dual_chunk_attention_config",),
+    refusal=qwen_refusal,
 )
 GRANITE = Recipe(
     query_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=("mlp_bias",), mixed_windows=True, extra=sinks
@@ -186,8 +192,8 @@ RECIPES: dict[str, Recipe] = {
     "MistralForCausalLM": MISTRAL,
     "Ministral3ForCausalLM": MISTRAL,
     "Ernie4_5ForCausalLM": replace(LLAMA, output_bias=False, tied=True),
-    "Qwen2ForCausalLM": replace(QWEN2, prepare=uniform_window_layers),
-    "Qwen2Model": replace(QWEN2, prepare=uniform_window_layers, published_head=False),
+    "Qwen2ForCausalLM": replace(QWEN2, prepare=window_layers),
+    "Qwen2Model": replace(QWEN2, prepare=window_layers, published_head=False),
     "Qwen3ForCausalLM": QWEN3,
     "MiMoForCausalLM": QWEN2,
     "Phi3ForCausalLM": PHI3,
@@ -264,7 +270,7 @@ RECIPES: dict[str, Recipe] = {
         output_bias=("attention_bias",),
         mlp_bias=("mlp_bias",),
         extra=post_norms,
-        refused=("dual_chunk_attention_config",),
+        refusal=dual_chunk_refusal,
     ),
     "PanguEmbeddedForCausalLM": Recipe(
         query_bias=ATTENTION_BIAS,

@@ -34,7 +34,7 @@ from service.sizing.model.families.expert_layers import (
 )
 from service.sizing.model.families.llama import has_bias, read, read_attention, reader
 from service.sizing.model.families.recipe import HeadNorms, Names, Recipe, Spelling
-from service.sizing.model.families.windows import switched_window, window_layers
+from service.sizing.model.families.windows import dual_chunk_refusal, switched_window, window_layers
 from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
@@ -130,7 +130,7 @@ def unpublished_biases(source: Source, path: str) -> tuple[Module, ...]:
     )
 
 
-QWEN_MOE = Recipe(query_bias=True, refused=("dual_chunk_attention_config",), everywhere=EVERYWHERE)
+QWEN_MOE = Recipe(query_bias=True, refusal=dual_chunk_refusal, everywhere=EVERYWHERE)
 PHIMOE = Recipe(
     query_bias=("attention_bias",),
     output_bias=("attention_bias",),

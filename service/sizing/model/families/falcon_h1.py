@@ -4,7 +4,6 @@ Source: vLLM 0.33 `model_executor/models/falcon_h1.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from service.sizing.model import blocks
@@ -86,15 +85,14 @@ def read_falcon_h1(source: Source) -> ModelShape:
             ),
         )
 
-    tied = source.tied(default=False)
-    model = assemble(
+    return assemble(
         source,
         build_layers(source, [0] * text.layers("num_hidden_layers"), layer),
         ends(
             source,
             hidden,
             vocabulary,
-            tied=tied,
+            tied=source.tied(default=False),
             norm="model.final_layernorm",
             quantised=False,
         ),
@@ -105,8 +103,6 @@ def read_falcon_h1(source: Source) -> ModelShape:
         rope_tables=(table,) if table else (),
         handoff_tensors=1,
     )
-    # The class ties its head on the last stage to an embedding that only the first one builds.
-    return replace(model, supports_pipeline=not tied)
 
 
 READERS = {"FalconH1ForCausalLM": read_falcon_h1}

@@ -108,7 +108,7 @@ def read_jamba(source: Source) -> ModelShape:
         vocabulary=vocabulary,
         heads=heads,
         kv_heads=kv_heads,
-        experts=experts if any(sparse for _, sparse in kinds) else 0,
+        experts=experts,
     )
 
 

@@ -172,8 +172,9 @@ def read(source: Source, recipe: Recipe) -> ModelShape:
             ),
         )
 
+    refusal = recipe.refusal(source) if recipe.refusal else None
     around, tables = surroundings(source, recipe, hidden, vocabulary, sizes.head_size, causal=causal)
-    return assemble(
+    model = assemble(
         source,
         build_layers(source, list(zip(windows, dense, strict=True)), layer),
         around,
@@ -185,6 +186,7 @@ def read(source: Source, recipe: Recipe) -> ModelShape:
         rope_tables=tables,
         handoff_tensors=1 if recipe.transformers else recipe.handoff_tensors,
     )
+    return replace(model, build_refusal=refusal)
 
 
 def surroundings(

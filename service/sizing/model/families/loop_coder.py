@@ -8,6 +8,7 @@ from collections.abc import Callable
 from service.sizing.model.families.dense import EVERYWHERE
 from service.sizing.model.families.llama import attention_modules, read_attention, reader
 from service.sizing.model.families.recipe import LayerParts, Recipe, Spelling
+from service.sizing.model.families.windows import dual_chunk_refusal
 from service.sizing.model.modules import Linear, Split, TensorClass, Units
 from service.sizing.model.shape import AttentionCache, ModelShape
 from service.sizing.model.source import Source
@@ -46,7 +47,7 @@ RECIPE = Recipe(
     may_encode=True,
     tied=True,
     attention=attention,
-    refused=("dual_chunk_attention_config",),
+    refusal=dual_chunk_refusal,
     everywhere=EVERYWHERE,
 )
 

@@ -128,6 +128,8 @@ class Recipe:
         Builds the attention of a layer, given its path and window, where it is not grouped-query attention.
     experts : callable, optional
         Reads the expert layers.
+    refusal : callable, optional
+        What the engine meets while it builds such a configuration, in its words; None: nothing.
     refused : tuple of str
         Fields which the class does not support when they are true or given.
     """
@@ -167,4 +169,5 @@ class Recipe:
     buffers: tuple[Tensor, ...] = ()
     attention: Callable[[Source, str, int | None], LayerParts] | None = None
     experts: Callable[[Source], ExpertLayers] | None = None
+    refusal: Callable[[Source], str | None] | None = None
     refused: tuple[str, ...] = ()

@@ -22,19 +22,29 @@ def window_layers(source: Source) -> Source:
     return source.with_defaults({"layer_types": computed})
 
 
-def uniform_window_layers(source: Source) -> Source:
-    """The same for classes that refuse a window in some layers only."""
-    source = window_layers(source)
+def mixed_window_refusal(source: Source) -> str | None:
+    """What Qwen's classes say to a window in some layers only."""
     text, layers = source.text, source.text.layers("num_hidden_layers")
     start = text.integer("max_window_layers", default=28, minimum=0)
-    if len(set(text.texts("layer_types") or ())) > 1 and start != layers:
-        raise source.refuse(
-            "use_sliding_window",
-            "max_window_layers",
-            because=f"use_sliding_window with max_window_layers ({start}) unlike num_hidden_layers ({layers}), "
-            "which is a window in some layers only, is not supported",
-        )
-    return source
+    if len(set(text.texts("layer_types") or ())) < 2 or start == layers:
+        return None
+    return (
+        "Sliding window for some but all layers is not supported. This model uses sliding window but "
+        f"`max_window_layers` = {start} is less than `num_hidden_layers` = {layers}. Please open an issue to discuss "
+        "this feature."
+    )
+
+
+def dual_chunk_refusal(source: Source) -> str | None:
+    """What the engine says to attention in dual chunks, which its kernels no longer take."""
+    if not source.text.raw("dual_chunk_attention_config")[1]:
+        return None
+    return "FlashAttentionImpl.__init__() got an unexpected keyword argument 'layer_idx'"
+
+
+def qwen_refusal(source: Source) -> str | None:
+    """What Qwen's dense classes say while they are built."""
+    return mixed_window_refusal(source) or dual_chunk_refusal(source)
 
 
 def periodic_layers(every: int, full: int) -> Callable[[Source], Source]:

@@ -68,7 +68,7 @@ def tower_linear(
     path: str,
     name: str,
     inputs: Units | int,
-    outputs: int,
+    outputs: Units | int,
     split: Split,
     *,
     bias: bool,
@@ -76,9 +76,9 @@ def tower_linear(
     split_units: int | None = None,
 ) -> Linear:
     """One linear layer of a tower or projector."""
-    units = inputs if isinstance(inputs, Units) else Units(inputs)
+    inward, outward = (units if isinstance(units, Units) else Units(units) for units in (inputs, outputs))
     scheme = quantization.linear(f"{path}.{name}")
-    return Linear(name, tensor_class, units, (Units(outputs),), split, bias, scheme, split_units=split_units)
+    return Linear(name, tensor_class, inward, (outward,), split, bias, scheme, split_units=split_units)
 
 
 def whole_linear(

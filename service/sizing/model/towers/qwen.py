@@ -137,7 +137,7 @@ def attention(
     """Attention of a block; `one_matrix` where the engine does not fuse query, key and value but takes them as one."""
     size = hidden // heads
     return (
-        tower_linear(quantization, f"{path}.attn", "qkv", hidden, 3 * hidden, Split.COLUMN, bias=True)
+        tower_linear(quantization, f"{path}.attn", "qkv", hidden, Units(heads, 3 * size), Split.COLUMN, bias=True)
         if one_matrix
         else tower_query_key_value(
             quantization, f"{path}.attn", "qkv", hidden, heads, size, bias=True, kv_heads=kv_heads
