@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -70,6 +71,12 @@ def openapi_bytes() -> bytes:
     return (json.dumps(openapi_document(), indent=2, sort_keys=True) + "\n").encode()
 
 
+@cache
+def docs_page() -> bytes:
+    """The API page; made once."""
+    return docs.render(openapi_document())
+
+
 def build_app(settings: Settings) -> Litestar:
     """The service.
 
@@ -108,13 +115,18 @@ def build_app(settings: Settings) -> Litestar:
         app.state.refresh = refresh
         assert settings.database_url is not None
         following = asyncio.create_task(follow(settings.database_url, changed, app.state.snapshot.revision))
+        ended = threading.Event()
+        warming = threading.Thread(target=_warm, args=(app.state.snapshot, ended), daemon=True)
+        warming.start()
         try:
             yield
         finally:
+            ended.set()
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
             loader.shutdown()
+            warming.join()
             engine.dispose()
 
     @get("/metrics", name="metrics", include_in_schema=False, sync_to_thread=False)
@@ -122,17 +134,16 @@ def build_app(settings: Settings) -> Litestar:
         content, media_type = metrics()
         return Response(content, media_type=media_type)
 
-    contract = openapi_document()
-    published = openapi_bytes()
-
     @get("/openapi.json", name="openapi", include_in_schema=False)
     async def openapi() -> Response[bytes]:
-        return Response(published, media_type="application/json")
+        return Response(await asyncio.to_thread(openapi_bytes), media_type="application/json")
 
     app = Litestar(
-        route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(contract)],
+        route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(docs_page)],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
+        # The process decides how it logs; the framework's own set-up would replace that.
+        logging_config=None,
         openapi_config=None,
         request_max_body_size=MAX_BODY_BYTES * 8,
         state=State({}),
@@ -145,6 +156,16 @@ def _prepared(snapshot: Snapshot) -> Snapshot:
     """A catalogue whose predictions were compared with its measurements."""
     _ = snapshot.memory_errors
     return snapshot
+
+
+def _warm(snapshot: Snapshot, ended: threading.Event) -> None:
+    """Make what the first request for it would wait for: each model's structure, the contract and its page."""
+    for model in snapshot.models:
+        if ended.is_set():
+            return
+        _ = model.reading
+    openapi_bytes()
+    docs_page()
 
 
 def _load(engine: Engine) -> Snapshot:
