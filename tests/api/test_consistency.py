@@ -340,7 +340,7 @@ BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", 
 def test_blocks_of_a_vision_tower_are_cut_as_the_engine_cuts_them(
     client: TestClient[Litestar], model: str, tensor: int, words: str | None
 ) -> None:
-    """FP8 blocks without a list of what is left alone take in the tower, 1,152 wide; vLLM 0.33 was run and says this."""
+    """FP8 blocks without a list of what is left alone take in the tower, 1,152 wide; vLLM 0.33 says this, run."""
     config = client.get(f"/models/{model}").json()["config"] | {"quantization_config": BLOCKS}
     given = {"name": model, "config": config}
     layout = {"tensor_parallel_size": tensor}
