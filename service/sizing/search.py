@@ -188,14 +188,19 @@ def _is_cut_badly(layouts: Sequence[Layout], verdicts: Sequence[Feasible | Rejec
     return all(isinstance(verdict, Rejection) and verdict.code in SPLITTING for verdict in whole)
 
 
-def _severity(rejection: Rejection) -> tuple[int, int]:
-    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
+def _severity(rejection: Rejection) -> tuple[int, int, int]:
+    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes.
+
+    Of equal reasons the layout that came closest tells most: one whose copies are the largest.
+    """
+    layout = rejection.layout
+    copy = layout.tensor_parallel_size * layout.pipeline_parallel_size if layout else 0
     if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code)
+        return 0, FUNDAMENTAL.index(rejection.code), -copy
     if rejection.code in MEMORY:
-        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code)
-    return 2, 0
+        # One that lacks room for the cache holds the weights already.
+        return 1, -MEMORY.index(rejection.code), -copy
+    return 2, 0, 0
 
 
 def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
@@ -265,7 +270,8 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
     if smaller:
         last = max(smaller, key=lambda each: each.gpu_count)
         assert last.rejection is not None
-        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} do not serve: {last.rejection.message}")
+        verb = "does" if last.gpu_count == 1 else "do"
+        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.rejection.message}")
     return tuple(reasons)
 
 
