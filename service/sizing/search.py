@@ -146,6 +146,10 @@ class Searched:
         """Whether the caller gave the layout."""
         return self.asked.layout is not None
 
+    def for_one_conversation(self) -> "Searched":
+        """The same question asked of a single conversation."""
+        return Searched(replace(self.question, workload=replace(self.question.workload, concurrent_sequences=1)))
+
     def changed(self, counted: Counted, question: Question) -> Feasible | None:
         """What another question gives on the same GPUs; None where it is refused."""
         if question.layout is not None:
@@ -213,7 +217,8 @@ def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Reje
     if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
         fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
     if not fixes and rejection.code in MEMORY:
-        fixes.append(MORE_MEMORY)
+        alone = searched.for_one_conversation().smallest_serving(counted.machine, counted.gpu_count)
+        fixes.append(f"use {_described(alone.layout)} for fewer conversations" if alone else MORE_MEMORY)
     return replace(rejection, fix=", or ".join(fixes) or None)
 
 

@@ -281,6 +281,20 @@ def test_a_layout_wrong_in_several_ways_is_answered_with_one_that_serves(client:
     assert ask(client)["recommended"]["gpu_count"] == 1
 
 
+def test_a_crowd_that_no_count_serves_is_to_be_smaller(client: TestClient[Litestar]) -> None:
+    """5,000 conversations of a 70B model: 12 TiB of cache. One GPU lacks room for the weights, four hold some."""
+    crowd = {"context_tokens": 8192, "concurrent_sequences": 5000}
+    asked = {"model": "meta-llama/Llama-3.1-70B-Instruct", "workload": crowd}
+    answer = ask(client, **asked, hardware={"gpus": ["h100-sxm"], "gpu_counts": [1, 4]})
+    one, four = answer["rejected"]
+    assert one["fix"] == "use 4 GPUs (tensor parallel size 4) for fewer conversations"
+    number = int(four["fix"].removeprefix("ask for ").removesuffix(" conversations or fewer"))
+    hardware = {"gpus": ["h100-sxm"], "gpu_counts": [4]}
+    assert ask(client, **asked | {"workload": crowd | {"concurrent_sequences": number}}, hardware=hardware)[
+        "recommended"
+    ]
+
+
 def test_what_no_count_serves_is_said_to_want_more_memory(client: TestClient[Litestar]) -> None:
     """671 billion parameters in FP8 on cards of 24 GB: more than a fix looks at."""
     answer = ask(client, model="deepseek-ai/DeepSeek-V3", hardware={"gpus": ["l4"], "gpu_counts": [1]})
