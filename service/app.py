@@ -96,9 +96,6 @@ def build_app(settings: Settings) -> Litestar:
         # A thread of its own, which the end waits for: one that is cancelled would keep its connection.
         loader = ThreadPoolExecutor(1, "catalogue")
 
-        # What predictions missed is the slow part of the first answer: it is not left to it.
-        loader.submit(_prepared, app.state.snapshot)
-
         async def refresh() -> None:
             held: Snapshot = app.state.snapshot
             fresh = await asyncio.get_running_loop().run_in_executor(
@@ -159,7 +156,11 @@ def _prepared(snapshot: Snapshot) -> Snapshot:
 
 
 def _warm(snapshot: Snapshot, ended: threading.Event) -> None:
-    """Make what the first request for it would wait for: each model's structure, the contract and its page."""
+    """Make what the first request would wait for: what predictions missed, models' structures, contract and page.
+
+    One after the other in one thread, so that requests meanwhile share the interpreter with that alone.
+    """
+    _prepared(snapshot)
     for model in snapshot.models:
         if ended.is_set():
             return
