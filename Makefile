@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --root-user-action=ignore --disable-
 .PHONY: run test lock openapi fuzz bench accuracy clean
 
 run: $(VENV)/main.installed
-	@exec $(BIN)/python -m service serve
+	@# Bytecode is kept even where the environment says otherwise: without it every start compiles everything anew.
+	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/python -m service serve
 
 test: $(VENV)/dev.installed
 	$(BIN)/ruff check .

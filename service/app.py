@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -70,6 +71,12 @@ def openapi_bytes() -> bytes:
     return (json.dumps(openapi_document(), indent=2, sort_keys=True) + "\n").encode()
 
 
+@cache
+def docs_page() -> bytes:
+    """The API page; made once."""
+    return docs.render(openapi_document())
+
+
 def build_app(settings: Settings) -> Litestar:
     """The service.
 
@@ -89,9 +96,6 @@ def build_app(settings: Settings) -> Litestar:
         # A thread of its own, which the end waits for: one that is cancelled would keep its connection.
         loader = ThreadPoolExecutor(1, "catalogue")
 
-        # What predictions missed is the slow part of the first answer: it is not left to it.
-        loader.submit(app.state.snapshot.prepare)
-
         async def refresh() -> None:
             held: Snapshot = app.state.snapshot
             fresh = await asyncio.get_running_loop().run_in_executor(
@@ -108,13 +112,18 @@ def build_app(settings: Settings) -> Litestar:
         app.state.refresh = refresh
         assert settings.database_url is not None
         following = asyncio.create_task(follow(settings.database_url, changed, app.state.snapshot.revision))
+        ended = threading.Event()
+        warming = threading.Thread(target=_warm, args=(app.state.snapshot, ended), daemon=True)
+        warming.start()
         try:
             yield
         finally:
+            ended.set()
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
             loader.shutdown()
+            warming.join()
             engine.dispose()
 
     @get("/metrics", name="metrics", include_in_schema=False, sync_to_thread=False)
@@ -122,23 +131,36 @@ def build_app(settings: Settings) -> Litestar:
         content, media_type = metrics()
         return Response(content, media_type=media_type)
 
-    contract = openapi_document()
-    published = openapi_bytes()
-
     @get("/openapi.json", name="openapi", include_in_schema=False)
     async def openapi() -> Response[bytes]:
-        return Response(published, media_type="application/json")
+        return Response(await asyncio.to_thread(openapi_bytes), media_type="application/json")
 
     app = Litestar(
-        route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(contract)],
+        route_handlers=[*routes_of(OPERATIONS, PATH_KINDS), openapi, scrape, *docs.handlers(docs_page)],
         lifespan=[lifespan],
         exception_handlers=EXCEPTION_HANDLERS,
+        # The process decides how it logs; the framework's own set-up would replace that.
+        logging_config=None,
         openapi_config=None,
         request_max_body_size=MAX_BODY_BYTES * 8,
         state=State({}),
     )
     app.asgi_handler = HeadAsGet(app.asgi_handler)
     return app
+
+
+def _warm(snapshot: Snapshot, ended: threading.Event) -> None:
+    """Make what the first request would wait for: what predictions missed, models' structures, contract and page.
+
+    One after the other in one thread, so that requests meanwhile share the interpreter with that alone.
+    """
+    snapshot.prepare()
+    for model in snapshot.models:
+        if ended.is_set():
+            return
+        _ = model.reading
+    openapi_bytes()
+    docs_page()
 
 
 def _load(engine: Engine) -> Snapshot:

@@ -12,6 +12,8 @@ from litestar import Litestar, get
 from litestar.params import FromPath
 from litestar.testing import TestClient
 
+from service.app import build_app
+from service.settings import Settings
 from service.telemetry import Telemetry, configure_logging, logger, metrics
 
 
@@ -86,3 +88,10 @@ def test_requests_are_counted_by_route(client: TestClient[Any]) -> None:
     assert 'shardwise_request_seconds_count{method="GET",route="unmatched",status="404"}' in counted
     assert "/items/8" not in counted
     assert "/nowhere" not in counted
+
+
+def test_the_service_logs_as_its_process_was_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """The framework sets up nothing of its own over it."""
+    with logs(capsys) as lines, TestClient(cast("Any", Telemetry(build_app(settings)))) as client:
+        client.get("/nowhere")
+    assert any(line["event"] == "request" and line["status"] == 404 for line in lines)

@@ -1,7 +1,9 @@
 """POST /compare: one workload over models, precisions, GPUs and counts."""
 
 import asyncio
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from litestar import Request, Response
@@ -15,8 +17,9 @@ from service.api.plans import machines_of, question_about, shape_of, workload_of
 from service.api.problems import FieldError, Problem, invalid
 from service.api.reading import read_body, read_bytes, require_json
 from service.catalogue.snapshot import Snapshot
-from service.sizing.compare import Comparison, Unsizable, compare, rows
+from service.sizing.compare import Comparison, Standings, Summary, Unsizable, cells, compare
 from service.sizing.question import Machine, Question
+from service.telemetry import logger
 
 NDJSON = "application/x-ndjson"
 
@@ -24,6 +27,17 @@ MOST_ROWS = 1000
 """Rows of one JSON answer: some 6 kB each."""
 
 MOST_STREAMED_ROWS = 50_000
+
+GZIP_LEVEL = 1
+GZIP_FORMAT = 31
+"""`zlib`'s number for the largest window with a gzip header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last line of a stream."""
+
+    summary: Summary
 
 
 async def post_compare(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -39,13 +53,41 @@ async def post_compare(request: Request[Any, Any, Any]) -> Response[Any]:
     if streamed:
         # Read before the first byte is sent, so that an unknown name is still a 404.
         questions = await asyncio.to_thread(lambda: list(_questions(cases, machines, snapshot)))
-        lines = (responding.ENCODER.encode(row) + b"\n" for row in rows(questions))
-        response = Stream(lines, media_type=NDJSON)
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+        lines = _lines(questions, snapshot.revision)
+        response = Stream(_gzip(lines) if packed else lines, media_type=NDJSON)
         response.headers["X-Catalogue-Revision"] = str(snapshot.revision)
         response.headers["X-Rules-Version"] = str(RULES_VERSION)
+        response.headers["Vary"] = "Accept-Encoding"
+        if packed:
+            response.headers["Content-Encoding"] = "gzip"
         return response
     content = await asyncio.to_thread(_compared, cases, machines, snapshot)
     return responding.answer(content, snapshot.revision)
+
+
+def _lines(questions: Iterable[Question | Unsizable], revision: int) -> Iterator[bytes]:
+    """Each row as it is found, and at the end what is best among them; nothing but that is kept of a row."""
+    standings = Standings()
+    for cell in cells(questions):
+        try:
+            row = cell.row()
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the stream goes on
+            # The answer has begun, so a fault of ours can be no problem any more, and the other rows are still good.
+            logger.exception("row failed", gpu=cell.machine.gpu.slug, exc_info=fault)
+            row = cell.refused("internal_error", "the service failed on this row; the fault has been logged")
+        standings.add(row)
+        yield responding.ENCODER.encode(row) + b"\n"
+    summary = standings.summary(catalogue_revision=revision, rules_version=RULES_VERSION)
+    yield responding.ENCODER.encode(Ending(summary)) + b"\n"
+
+
+def _gzip(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines packed, each sent on at once."""
+    packer = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_FORMAT)
+    for line in lines:
+        yield packer.compress(line) + packer.flush(zlib.Z_SYNC_FLUSH)
+    yield packer.flush()
 
 
 def _compared(cases: list[PlanRequest], machines: tuple[Machine, ...], snapshot: Snapshot) -> bytes:
@@ -157,7 +199,9 @@ OPERATIONS = (
         description="A plan for each model, precision and GPU (and count, where `hardware.gpu_counts` is given), which "
         "is best for what, what no other row beats, and how far a price must move before the cheapest is another. A "
         "model that cannot be sized is a row with the reason. At most 1,000 rows; with `Accept: application/x-ndjson` "
-        "up to 50,000, one row a line as it is found, without `best`, `pareto` and `flips`.",
+        "up to 50,000, one row a line as it is found, and in the last line `summary` with `rows` (their number), "
+        "`best`, `pareto` and `flips` as in the JSON answer: a stream without it was cut short. A row on which the "
+        "service fails is refused with `internal_error`. With `Accept-Encoding: gzip` the lines are packed.",
         tag="plans",
         handler=post_compare,
         answer=Comparison,

@@ -42,10 +42,10 @@ Share = Annotated[Number, Field(gt=0, le=1)]
 class TrafficRequest(Contract):
     """How much is asked of the deployment; give either a rate or a volume."""
 
-    requests_per_second: Annotated[Number, Field(gt=0, le=1_000_000)] | None = Field(
+    requests_per_second: Annotated[Number, Field(ge=1e-9, le=1_000_000)] | None = Field(
         default=None, description="requests in each busy hour (1/s)", examples=[2.5]
     )
-    output_tokens_per_month: Annotated[Number, Field(gt=0, le=1e18)] | None = Field(
+    output_tokens_per_month: Annotated[Number, Field(ge=1, le=1e18)] | None = Field(
         default=None, description="tokens generated in a month of 730 hours", examples=[1_000_000_000]
     )
     hours_per_day: Annotated[int, Field(ge=1, le=24), INTEGRAL] = Field(
@@ -63,7 +63,7 @@ class OwnedRequest(Contract):
     """Hardware bought to run one copy."""
 
     capital: Money = Field(description="price of the machines with their network (USD)", examples=["280000"])
-    years: Annotated[Number, Field(gt=0, le=50)] = Field(description="over which it is written off", examples=[4])
+    years: Annotated[Number, Field(ge=0.1, le=50)] = Field(description="over which it is written off", examples=[4])
     price_per_kwh: Money = Field(description="electricity (USD/kWh)", examples=["0.12"])
     pue: Annotated[Number, Field(ge=1, le=10)] = Field(
         default=1.3, description="power of the whole hall over that of its machines"

@@ -330,6 +330,14 @@ def _find(kind: str, name: str, index: Mapping[str, Record], key: Callable[[Reco
         return index[wanted]
     # A name without its owner is the likeliest slip, so both spellings are compared.
     short = {spelling.rpartition("/")[2]: spelling for spelling in index}
-    close = difflib.get_close_matches(wanted, index, n=NEAREST, cutoff=SIMILAR_ENOUGH)
-    close += [short[match] for match in difflib.get_close_matches(wanted.rpartition("/")[2], short, n=NEAREST)]
+    # One name that begins as the other does is the same family: a base model beside what was tuned from it.
+    tail = wanted.rpartition("/")[2]
+    family = [
+        spelling
+        for name, spelling in short.items()
+        if name and tail and (tail.startswith(name) or name.startswith(tail))
+    ]
+    close = sorted(family, key=lambda spelling: abs(len(spelling.rpartition("/")[2]) - len(tail)))[:NEAREST]
+    close += difflib.get_close_matches(wanted, index, n=NEAREST, cutoff=SIMILAR_ENOUGH)
+    close += [short[match] for match in difflib.get_close_matches(tail, short, n=NEAREST)]
     raise UnknownName(kind, name, tuple(dict.fromkeys(key(index[spelling]) for spelling in close))[:NEAREST])

@@ -32,7 +32,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Serve until interrupted."""
     check_port(settings)
+    # While the database starts; what is imported before the workers are forked is there in every one of them.
+    importing = threading.Thread(target=importlib.import_module, args=("service.app",), daemon=True)
+    if multiprocessing.get_start_method() == "fork":
+        importing.start()
     with provision.database(settings) as provided, shared_metrics(provided):
+        if importing.ident is not None:
+            importing.join()
         provision.migrate(provided)
         provision.fill(provided)
         # The workers read their settings from the environment, as every process does.
@@ -82,10 +88,6 @@ def serve(settings: Settings, target: str = "service.cli.serve:application") -> 
     from granian.constants import Interfaces
     from granian.log import LogLevels
     from granian.server import Server
-
-    if multiprocessing.get_start_method() == "fork":
-        # Imported once here, it is there in every worker.
-        importlib.import_module("service.app")
 
     server = Server(
         target,

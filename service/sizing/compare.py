@@ -8,6 +8,7 @@ from typing import Annotated
 from service.sizing.answer import Plan, Rejection
 from service.sizing.cost import Flip, flip_price, pareto
 from service.sizing.present import present
+from service.sizing.pricing import plain
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.search import reasons_for
@@ -97,47 +98,140 @@ class Comparison:
     flips: Annotated[tuple[PriceFlip, ...], Doc("price moves that would change the cheapest row, the nearest first")]
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is left to say when the rows of a comparison have been streamed."""
+
+    catalogue_revision: Annotated[int, Doc("catalogue revision answered from", example=1)]
+    rules_version: Annotated[int, Doc("version of the sizing rules", example=1)]
+    rows: Annotated[int, Doc("rows streamed; fewer lines than this were cut short", example=48)]
+    best: Annotated[BestRows, Doc("the best row in each respect")]
+    pareto: Annotated[ParetoSets, Doc("rows worth a look when two respects matter")]
+    flips: Annotated[tuple[PriceFlip, ...], Doc("price moves that would change the cheapest row, the nearest first")]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a row with a plan is ranked by: little enough to keep of every row of a sweep."""
+
+    index: int
+    model: str
+    precision: str
+    gpu: str
+    gpu_count: int
+    cost_per_hour: Decimal | None
+    price_per_hour: Decimal | None
+    provider: str
+    time_per_token_ms: float | None
+    tokens_per_second: float | None
+
+    @classmethod
+    def of(cls, index: int, row: Row, plan: Plan) -> "Standing":
+        """The standing of a row."""
+        speed = plan.throughput.output_tokens_per_second
+        return cls(
+            index=index,
+            model=row.model,
+            precision=row.precision,
+            gpu=row.gpu,
+            gpu_count=plan.gpu_count,
+            cost_per_hour=Decimal(plan.cost.per_hour) if plan.cost else None,
+            price_per_hour=Decimal(plan.cost.price.per_hour) if plan.cost else None,
+            provider=plan.cost.price.provider if plan.cost else "",
+            time_per_token_ms=None if plan.latency.tpot_ms is None else plan.latency.tpot_ms.value,
+            tokens_per_second=None if speed is None else speed.value,
+        )
+
+
+class Standings:
+    """The rows of a comparison as they come, and what is best among them."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._held = list[Standing]()
+
+    def add(self, row: Row) -> None:
+        """Take note of the next row."""
+        if row.plan is not None:
+            self._held.append(Standing.of(self.rows, row, row.plan))
+        self.rows += 1
+
+    def best(self) -> BestRows:
+        """The best row in each respect."""
+        return best_rows(self._held)
+
+    def pareto(self) -> ParetoSets:
+        """Priced rows that no other row beats in both respects."""
+        return ParetoSets(
+            cost_latency=_pareto(self._held, lambda each: each.time_per_token_ms),
+            cost_throughput=_pareto(self._held, lambda each: _negative(each.tokens_per_second)),
+        )
+
+    def flips(self) -> tuple[PriceFlip, ...]:
+        """Price moves that would change the cheapest row."""
+        return price_flips(self._held)
+
+    def summary(self, *, catalogue_revision: int, rules_version: int) -> Summary:
+        """All of it, for the end of a stream."""
+        return Summary(catalogue_revision, rules_version, self.rows, self.best(), self.pareto(), self.flips())
+
+
 def compare(questions: Iterable[Question | Unsizable], *, catalogue_revision: int, rules_version: int) -> Comparison:
     """All rows of the questions, each question one model at one precision, and the best of them."""
-    compared = tuple(rows(questions))
-    priced = [(index, row.plan) for index, row in enumerate(compared) if row.plan is not None and row.plan.cost]
+    standings = Standings()
+    compared = list[Row]()
+    for cell in cells(questions):
+        compared.append(cell.row())
+        standings.add(compared[-1])
     return Comparison(
         catalogue_revision=catalogue_revision,
         rules_version=rules_version,
-        rows=compared,
-        best=best_rows(compared),
-        pareto=ParetoSets(
-            cost_latency=_pareto(priced, time_per_token_ms),
-            cost_throughput=_pareto(priced, lambda plan: _negative(tokens_per_second(plan))),
-        ),
-        flips=price_flips(priced),
+        rows=tuple(compared),
+        best=standings.best(),
+        pareto=standings.pareto(),
+        flips=standings.flips(),
     )
 
 
-def rows(questions: Iterable[Question | Unsizable]) -> Iterator[Row]:
-    """The rows of the questions one after the other, in the order of questions, machines and counts."""
-    for question in questions:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row that is asked for and not worked out yet."""
+
+    question: Question | Unsizable
+    machine: Machine
+    gpu_count: int | None
+    searched: Searched | None
+
+    def row(self) -> Row:
+        """The row."""
+        question, machine, count = self.question, self.machine, self.gpu_count
         if isinstance(question, Unsizable):
-            yield from _refused(question)
-            continue
-        searched = Searched(question)
+            return self.refused(question.code, question.message)
+        searched = self.searched
+        assert searched is not None
+        if question.layout is not None:
+            counted = forced(question, machine, question.layout)
+            return _row(question, searched, [counted], counted.gpu_count if question.gpu_counts else None)
+        if count is not None:
+            return _row(question, searched, [searched.at_count(machine, count)], count)
+        return _row(question, searched, _tried(question, searched, machine, counts_of(question, machine)), None)
+
+    def refused(self, code: str, message: str) -> Row:
+        """The row where there is no answer but why."""
+        question, machine, count = self.question, self.machine, self.gpu_count
+        name = question.model if isinstance(question, Unsizable) else question.model.name
+        refusal = Rejection(machine.gpu.slug, count, None, code, message, None, None)
+        return Row(name, question.precision, machine.gpu.slug, machine.instance, count, None, (refusal,))
+
+
+def cells(questions: Iterable[Question | Unsizable]) -> Iterator[Cell]:
+    """The rows to work out one after the other, in the order of questions, machines and counts."""
+    for question in questions:
+        searched = None if isinstance(question, Unsizable) else Searched(question)
+        given = isinstance(question, Question) and question.layout is not None
         for machine in question.machines:
-            counts = counts_of(question, machine)
-            if question.layout is not None:
-                counted = forced(question, machine, question.layout)
-                yield _row(question, searched, [counted], counted.gpu_count if question.gpu_counts else None)
-            elif question.gpu_counts is not None:
-                for count in counts:
-                    yield _row(question, searched, [searched.at_count(machine, count)], count)
-            else:
-                yield _row(question, searched, _tried(question, searched, machine, counts), None)
-
-
-def _refused(question: Unsizable) -> Iterator[Row]:
-    for machine in question.machines:
-        for count in question.gpu_counts or (None,):
-            refusal = Rejection(machine.gpu.slug, count, None, question.code, question.message, None, None)
-            yield Row(question.model, question.precision, machine.gpu.slug, machine.instance, count, None, (refusal,))
+            for count in (None,) if given else dict.fromkeys(question.gpu_counts or (None,)):
+                yield Cell(question, machine, count, searched)
 
 
 def _tried(question: Question, searched: Searched, machine: Machine, counts: Sequence[int]) -> list[Counted]:
@@ -163,75 +257,59 @@ def _row(question: Question, searched: Searched, tried: Sequence[Counted], gpu_c
     )
 
 
-def cost_per_hour(plan: Plan) -> Decimal | None:
-    """What the plan costs an hour; None without a price."""
-    return None if plan.cost is None else Decimal(plan.cost.per_hour)
-
-
-def time_per_token_ms(plan: Plan) -> float | None:
-    """Predicted time per output token; None where it is not predicted."""
-    return None if plan.latency.tpot_ms is None else plan.latency.tpot_ms.value
-
-
-def tokens_per_second(plan: Plan) -> float | None:
-    """Predicted output tokens a second of the whole plan; None where they are not predicted."""
-    found = plan.throughput.output_tokens_per_second
-    return None if found is None else found.value
-
-
-def best_rows(compared: Sequence[Row]) -> BestRows:
+def best_rows(standings: Sequence[Standing]) -> BestRows:
     """The best row in each respect."""
-    plans = [(index, row.plan) for index, row in enumerate(compared) if row.plan is not None]
 
-    def best(key: Callable[[Plan], tuple[float | Decimal | None, ...]], why: Callable[[Plan], str]) -> Best | None:
-        judged = [(key(plan), index, plan) for index, plan in plans]
-        known = [(measures, index, plan) for measures, index, plan in judged if None not in measures]
+    def best(
+        key: Callable[[Standing], tuple[float | Decimal | None, ...]], why: Callable[[Standing], str]
+    ) -> Best | None:
+        known = [(measures, each.index, each) for each in standings if None not in (measures := key(each))]
         if not known:
             return None
-        _, index, plan = min(known, key=lambda each: each[:2])
-        row = compared[index]
+        _, index, found = min(known, key=lambda each: each[:2])
         others = f" of {len(known)} rows" if len(known) > 1 else ", the only one"
-        return Best(index, row.model, row.precision, row.gpu, plan.gpu_count, why(plan) + others)
+        return Best(index, found.model, found.precision, found.gpu, found.gpu_count, why(found) + others)
 
     return BestRows(
         fewest_gpus=best(
-            lambda plan: (plan.gpu_count, time_per_token_ms(plan) or 0.0), lambda plan: f"{_gpus(plan)}, the fewest"
+            lambda each: (each.gpu_count, each.time_per_token_ms or 0.0), lambda each: f"{_gpus(each)}, the fewest"
         ),
         cost=best(
-            lambda plan: (cost_per_hour(plan), time_per_token_ms(plan) or 0.0),
-            lambda plan: f"{cost_per_hour(plan)} USD an hour, the least",
+            lambda each: (each.cost_per_hour, each.time_per_token_ms or 0.0),
+            lambda each: f"{each.cost_per_hour} USD an hour, the least",
         ),
         latency=best(
-            lambda plan: (time_per_token_ms(plan), plan.gpu_count),
-            lambda plan: f"a token takes {time_per_token_ms(plan):.1f} ms, the least",
+            lambda each: (each.time_per_token_ms, each.gpu_count),
+            lambda each: f"a token takes {each.time_per_token_ms:.1f} ms, the least",
         ),
         throughput=best(
-            lambda plan: (_negative(tokens_per_second(plan)), plan.gpu_count),
-            lambda plan: f"{tokens_per_second(plan):.0f} output tokens a second, the most",
+            lambda each: (_negative(each.tokens_per_second), each.gpu_count),
+            lambda each: f"{each.tokens_per_second:.0f} output tokens a second, the most",
         ),
     )
 
 
-def _gpus(plan: Plan) -> str:
-    return f"{plan.gpu_count} GPU{'s' if plan.gpu_count > 1 else ''}"
+def _gpus(each: Standing) -> str:
+    return f"{each.gpu_count} GPU{'s' if each.gpu_count > 1 else ''}"
 
 
 def _negative(value: float | None) -> float | None:
     return None if value is None else -value
 
 
-def _pareto(priced: Sequence[tuple[int, Plan]], other: Callable[[Plan], float | None]) -> tuple[int, ...]:
+def _pareto(standings: Sequence[Standing], other: Callable[[Standing], float | None]) -> tuple[int, ...]:
     options = [
-        (index, cost, measure)
-        for index, plan in priced
-        if (cost := cost_per_hour(plan)) is not None and (measure := other(plan)) is not None
+        (each.index, each.cost_per_hour, measure)
+        for each in standings
+        if each.cost_per_hour is not None and (measure := other(each)) is not None
     ]
     return tuple(option[0] for option in pareto(options, lambda option: option[1], lambda option: option[2]))
 
 
-def price_flips(priced: Sequence[tuple[int, Plan]]) -> tuple[PriceFlip, ...]:
+def price_flips(standings: Sequence[Standing]) -> tuple[PriceFlip, ...]:
     """Price moves that would change the cheapest row, the nearest first: each rival's fall, and the cheapest's rise."""
-    ordered = sorted(priced, key=lambda each: (cost_per_hour(each[1]) or Decimal(0), each[0]))
+    priced = [(each.cost_per_hour, each.index, each) for each in standings if each.cost_per_hour is not None]
+    ordered = [each for _, _, each in sorted(priced, key=lambda each: each[:2])]
     if len(ordered) < 2:
         return ()
     cheapest, *rivals = ordered
@@ -240,22 +318,20 @@ def price_flips(priced: Sequence[tuple[int, Plan]]) -> tuple[PriceFlip, ...]:
     return tuple(sorted(known, key=lambda flip: abs(flip.change or 0.0))[:MOST_FLIPS])
 
 
-def _flip(mover: tuple[int, Plan], level: tuple[int, Plan], how: str) -> PriceFlip | None:
-    (index, plan), (other, rival) = mover, level
-    assert plan.cost is not None
-    assert rival.cost is not None
-    price = Decimal(plan.cost.price.per_hour)
-    machines = Decimal(plan.cost.per_hour) / price
-    flip: Flip | None = flip_price(price, machines, Decimal(rival.cost.per_hour))
+def _flip(mover: Standing, level: Standing, how: str) -> PriceFlip | None:
+    price, cost, target = mover.price_per_hour, mover.cost_per_hour, level.cost_per_hour
+    if not price or cost is None or target is None:
+        return None
+    flip: Flip | None = flip_price(price, cost / price, target)
     if flip is None:
         return None
     share = "" if flip.change is None else f" ({flip.change:+.0%})"
     return PriceFlip(
-        row=index,
-        against=other,
-        price_per_hour=plan.cost.price.per_hour,
+        row=mover.index,
+        against=level.index,
+        price_per_hour=plain(price),
         flips_at=format(flip.price.quantize(SHOWN), "f"),
         change=None if flip.change is None else float(flip.change),
-        message=f"{_gpus(plan)} of {plan.gpu} cost as much as {_gpus(rival)} of {rival.gpu} if the price of "
-        f"{plan.cost.price.provider} {how} from {price} to {flip.price.quantize(SHOWN)} USD an hour{share}",
+        message=f"{_gpus(mover)} of {mover.gpu} cost as much as {_gpus(level)} of {level.gpu} if the price of "
+        f"{mover.provider} {how} from {plain(price)} to {flip.price.quantize(SHOWN)} USD an hour{share}",
     )

@@ -109,6 +109,10 @@ class Feasible:
         return self.held * self.layout.data_parallel_size
 
 
+WORTH_ASKING = 8
+"""Conversations shorter than this part of the longest that fits alone are no advice: better have fewer of them."""
+
+
 def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Rejection:
     """Judge one layout; the first reason against it, as the engine would meet it."""
     verdict = _judge(question, machine, layout)
@@ -175,7 +179,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             "cache_too_small",
             f"{sequences} conversations of {context} tokens need {gib(sequences * conversation_bytes)} GiB of cache on "
             f"each GPU; {gib(room)} GiB are left, which hold {held}",
-            fix=f"ask for {held * layout.data_parallel_size} conversations or fewer" if held else None,
+            fix=fewer_conversations(held * layout.data_parallel_size) if held else None,
         )
     return Feasible(
         question=question,
@@ -196,13 +200,18 @@ def _longer(question: Question, longest: int) -> str:
     return f"ask for at most {longest} tokens{raised}"
 
 
+def fewer_conversations(most: int) -> str:
+    """The advice to ask for at most as many, for a sentence."""
+    return "ask for 1 conversation" if most == 1 else f"ask for {most} conversations or fewer"
+
+
 def _shorter(cache: CacheLayout, blocks: int, sequences: int, longest: int) -> str | None:
     """The longest conversations of which `sequences` fit, up to `longest` tokens."""
     low, high = 0, longest
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if cache.conversation_blocks(middle) * sequences <= blocks else (low, middle - 1)
-    if low:
+    if low * WORTH_ASKING >= longest:
         return f"ask for at most {low} tokens"
     return f"ask for at most {longest} tokens and fewer conversations" if longest else None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from service.sizing.engine.options import EngineOptions
-from service.sizing.judge import Feasible
+from service.sizing.judge import Feasible, fewer_conversations
 from service.sizing.question import Assumptions, Question
 
 Serves = Callable[[Question], Feasible | None]
@@ -91,7 +91,7 @@ def _fewer_conversations(question: Question, serves: Serves) -> str | None:
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if serves(_with_conversations(question, middle)) else (good, middle)
-    return f"ask for {good} conversations or fewer"
+    return fewer_conversations(good)
 
 
 def _with_conversations(question: Question, number: int) -> Question:

@@ -78,7 +78,8 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
     if smaller:
         last = max(smaller, key=lambda each: each.gpu_count)
         assert last.rejection is not None
-        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} do not serve: {last.rejection.message}")
+        verb = "does" if last.gpu_count == 1 else "do"
+        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.rejection.message}")
     return tuple(reasons)
 
 

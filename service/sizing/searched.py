@@ -231,6 +231,11 @@ class Searched:
         """Whether the caller gave the layout."""
         return self.asked.layout is not None
 
+    def for_one_conversation(self) -> "Searched":
+        """The same question asked of a single conversation."""
+        alone = replace(self.question.workload, concurrent_sequences=1, requests_per_second=None, people=None)
+        return Searched(replace(self.question, workload=alone))
+
     def changed(self, counted: Counted, question: Question) -> Feasible | None:
         """What another question gives on the same GPUs; None where it is refused."""
         return Counted(question, counted.machine, counted.gpu_count).first
@@ -259,14 +264,19 @@ class Searched:
         return [each for each in serving if self.shared_key(each) <= last]
 
 
-def _severity(rejection: Rejection) -> tuple[int, int]:
-    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes."""
+def _severity(rejection: Rejection) -> tuple[int, int, int]:
+    """Sort key: what no layout removes first, then what only memory removes, then what another layout removes.
+
+    Of equal reasons the layout that came closest tells most: one whose copies are the largest.
+    """
+    layout = rejection.layout
+    copy = layout.tensor_parallel_size * layout.pipeline_parallel_size if layout else 0
     if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code)
+        return 0, FUNDAMENTAL.index(rejection.code), -copy
     if rejection.code in MEMORY:
-        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code)
-    return 2, 0
+        # One that lacks room for the cache holds the weights already.
+        return 1, -MEMORY.index(rejection.code), -copy
+    return 2, 0, 0
 
 
 def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
@@ -279,7 +289,8 @@ def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Reje
     if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
         fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
     if not fixes and rejection.code in MEMORY:
-        fixes.append(MORE_MEMORY)
+        alone = searched.for_one_conversation().smallest_serving(counted.machine, counted.gpu_count)
+        fixes.append(f"use {_described(alone.layout)} for fewer conversations" if alone else MORE_MEMORY)
     return replace(rejection, fix=", or ".join(fixes) or None)
 
 

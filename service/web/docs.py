@@ -1,7 +1,8 @@
 """The API page: every operation, field and example of the contract, with a form to try them; it needs no network."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -186,14 +187,15 @@ def render(contract: Schema) -> bytes:
     return _environment().get_template("docs.html").render(contract=contract, sections=sections(contract)).encode()
 
 
-def handlers(contract: Schema) -> tuple[HTTPRouteHandler, ...]:
-    """The page and what it loads."""
-    page = render(contract)
+def handlers(page: Callable[[], bytes]) -> tuple[HTTPRouteHandler, ...]:
+    """The page, made when it is first wanted, and what it loads."""
     static = {name: files("service.web").joinpath("static", name).read_bytes() for name in STATIC}
 
     @get("/docs", name="docs", include_in_schema=False)
     async def docs() -> Response[bytes]:
-        return Response(page, media_type=MediaType.HTML, headers={"Content-Security-Policy": POLICY})
+        return Response(
+            await asyncio.to_thread(page), media_type=MediaType.HTML, headers={"Content-Security-Policy": POLICY}
+        )
 
     @get("/docs/{name:str}", name="docs_static", include_in_schema=False)
     async def docs_static(request: Request[Any, Any, Any]) -> Response[bytes]:

@@ -1,11 +1,21 @@
 """One workload over models, precisions, GPUs and counts."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
+
+from service.api.compare import cases_of
+from service.api.contract import CompareRequest
+from service.api.plans import question_about, shape_of
+from service.api.responding import ENCODER
+from service.catalogue.snapshot import Snapshot
+from service.sizing.compare import Cell, Row, Standings, cells
+from service.sizing.question import Machine
 
 WORKLOAD = {"context_tokens": 8192, "concurrent_sequences": 11}
 
@@ -87,7 +97,7 @@ def test_every_gpu_of_the_catalogue_has_a_row(client: TestClient[Litestar]) -> N
 
 
 def test_a_sweep_streams_one_row_a_line(client: TestClient[Litestar]) -> None:
-    """The lines are the rows of the JSON answer."""
+    """The lines are the rows of the JSON answer, and the last one what is best among them."""
     body = {
         "models": ["Qwen/Qwen3-32B"],
         "workload": WORKLOAD,
@@ -96,8 +106,67 @@ def test_a_sweep_streams_one_row_a_line(client: TestClient[Litestar]) -> None:
     streamed = client.post("/compare", json=body, headers={"Accept": "application/x-ndjson"})
     assert streamed.headers["content-type"].startswith("application/x-ndjson")
     assert streamed.headers["x-catalogue-revision"]
-    lines = [json.loads(line) for line in streamed.text.splitlines()]
-    assert lines == client.post("/compare", json=body).json()["rows"]
+    *lines, last = [json.loads(line) for line in streamed.text.splitlines()]
+    whole = client.post("/compare", json=body).json()
+    assert lines == whole.pop("rows")
+    assert last == {"summary": {**whole, "rows": len(lines)}}
+
+
+def test_a_stream_is_packed_for_whoever_takes_it(client: TestClient[Litestar]) -> None:
+    """And only then; the lines are the same."""
+    body = {"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD, "hardware": {"gpus": ["h100-sxm"]}}
+    plain, packed = (
+        client.post("/compare", json=body, headers={"Accept": "application/x-ndjson", "Accept-Encoding": encoding})
+        for encoding in ("identity", "gzip")
+    )
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert packed.text == plain.text
+
+
+def test_a_row_that_fails_is_refused_and_the_others_follow(
+    client: TestClient[Litestar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours in the middle of a stream, which has no status any more."""
+    whole = Cell.row
+
+    def row(cell: Cell) -> Row:
+        if cell.machine.gpu.slug == "l40s":
+            raise ZeroDivisionError
+        return whole(cell)
+
+    monkeypatch.setattr(Cell, "row", row)
+    body = {"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD, "hardware": {"gpus": ["h100-sxm", "l40s", "h200-sxm"]}}
+    streamed = client.post("/compare", json=body, headers={"Accept": "application/x-ndjson"})
+    first, failed, third, last = [json.loads(line) for line in streamed.text.splitlines()]
+    assert (failed["plan"], failed["rejected"][0]["code"]) == (None, "internal_error")
+    assert first["plan"]
+    assert third["plan"]
+    assert last["summary"]["rows"] == 3
+    assert {last["summary"]["best"]["fewest_gpus"]["row"]} <= {0, 2}
+
+
+def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClient[Litestar]) -> None:
+    """What is held grows by the standing of a row, far less than the row itself."""
+    snapshot: Snapshot = client.app.state.snapshot
+    asked = CompareRequest.model_validate({"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD})
+    case, *_ = cases_of(asked)
+    gpu = snapshot.gpu("h100-sxm").gpu()
+    machines = (Machine(gpu, gpu.link, gpu.gpus_per_node, gpu.gpus_per_domain),)
+    question = question_about(shape_of(case, snapshot), case, machines, snapshot)
+    standings, sent, before = Standings(), 0, 0
+    for cell in cells(replace(question) for _ in range(120)):
+        row = cell.row()
+        standings.add(row)
+        sent += len(ENCODER.encode(row))
+        if standings.rows == 20:
+            tracemalloc.start()
+            before, sent = tracemalloc.get_traced_memory()[0], 0
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert standings.rows == 120
+    assert 0 < grown < sent / 4
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,20 @@ def test_a_layout_wrong_in_several_ways_is_answered_with_one_that_serves(client:
     assert ask(client)["recommended"]["gpu_count"] == 1
 
 
+def test_a_crowd_that_no_count_serves_is_to_be_smaller(client: TestClient[Litestar]) -> None:
+    """5,000 conversations of a 70B model: 12 TiB of cache. One GPU lacks room for the weights, four hold some."""
+    crowd = {"context_tokens": 8192, "concurrent_sequences": 5000}
+    asked = {"model": "meta-llama/Llama-3.1-70B-Instruct", "workload": crowd}
+    answer = ask(client, **asked, hardware={"gpus": ["h100-sxm"], "gpu_counts": [1, 4]})
+    one, four = answer["rejected"]
+    assert one["fix"] == "use 4 GPUs (tensor parallel size 4) for fewer conversations"
+    number = int(four["fix"].removeprefix("ask for ").removesuffix(" conversations or fewer"))
+    hardware = {"gpus": ["h100-sxm"], "gpu_counts": [4]}
+    assert ask(client, **asked | {"workload": crowd | {"concurrent_sequences": number}}, hardware=hardware)[
+        "recommended"
+    ]
+
+
 def test_what_no_count_serves_is_said_to_want_more_memory(client: TestClient[Litestar]) -> None:
     """671 billion parameters in FP8 on cards of 24 GB: more than a fix looks at."""
     answer = ask(client, model="deepseek-ai/DeepSeek-V3", hardware={"gpus": ["l4"], "gpu_counts": [1]})
@@ -321,3 +335,39 @@ def test_six_gpus_hold_what_four_do_not(client: TestClient[Litestar]) -> None:
     assert answer["recommended"]["gpu_count"] == 6
     assert (layout["tensor_parallel_size"], layout["pipeline_parallel_size"], layout["data_parallel_size"]) == (2, 3, 1)
     assert answer["recommended"]["nodes"] == 1
+
+
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "words"),
+    [
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 1, None),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 2, "input_size_per_partition = 576 is not divisible by weight quantization"),
+        ("Qwen/Qwen3-VL-32B-Instruct", 4, "input_size_per_partition = 288 is not divisible by weight quantization"),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", 8, "output_partition_size = 576 is not divisible by weight quantization"),
+        ("Qwen/Qwen3-VL-4B-Instruct", 4, None),
+        ("Qwen/Qwen3-VL-4B-Instruct", 8, "input_size_per_partition = 1216 is not divisible by weight quantization"),
+    ],
+)
+def test_blocks_of_a_vision_tower_are_cut_as_the_engine_cuts_them(
+    client: TestClient[Litestar], model: str, tensor: int, words: str | None
+) -> None:
+    """FP8 blocks without a list of what is left alone take in the tower, 1,152 wide; vLLM 0.33 says this, run."""
+    config = client.get(f"/models/{model}").json()["config"] | {"quantization_config": BLOCKS}
+    given = {"name": model, "config": config}
+    layout = {"tensor_parallel_size": tensor}
+    answer = ask(client, model=given, hardware={"gpus": ["h200-sxm"]}, layout=layout)
+    if words is None:
+        assert answer["recommended"]
+        return
+    (refused,) = answer["rejected"]
+    assert refused["code"] == "quantization_block_cut"
+    assert words in refused["engine_error"]
+    sizes = refused["fix"].removeprefix("choose a tensor parallel size from ").split(", ")
+    judged = [
+        ask(client, model=given, hardware={"gpus": ["b300-sxm"]}, layout={"tensor_parallel_size": int(size)})
+        for size in sizes
+    ]
+    assert all("quantization_block_cut" not in {each["code"] for each in one["rejected"]} for one in judged)

@@ -107,6 +107,10 @@ def test_nothing_is_priced_where_nothing_serves(client: TestClient[Litestar]) ->
     [
         ({"traffic": {}}, 400, "traffic"),
         ({"traffic": {"requests_per_second": 1, "output_tokens_per_month": 1}}, 400, "traffic"),
+        ({"traffic": {"requests_per_second": 1e-300}}, 400, "traffic.requests_per_second"),
+        ({"traffic": {"output_tokens_per_month": 1e-300}}, 400, "traffic.output_tokens_per_month"),
+        ({"owned": {"capital": "1", "years": 1e-300, "price_per_kwh": "0.2"}}, 400, "owned.years"),
+        ({"assumptions": {"memory_bandwidth_fraction": 1e-300}}, 400, "assumptions.memory_bandwidth_fraction"),
         ({"traffic": {"requests_per_second": 1, "hours_per_day": 25}}, 400, "traffic.hours_per_day"),
         ({"utilisation": 0}, 400, "utilisation"),
         ({"hosted": ["no/such-model"]}, 404, "hosted.0"),

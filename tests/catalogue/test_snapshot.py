@@ -34,6 +34,21 @@ def test_a_model_without_its_owner_is_recognised() -> None:
     assert raised.value.nearest[0] == "example/model-7b"
 
 
+@pytest.mark.parametrize("name", ["example/model-7b-instruct", "other/MODEL-7B-it-fp8", "model-7"])
+def test_what_was_tuned_from_a_model_is_near_it(name: str) -> None:
+    """Before what is spelt alike but of another size."""
+    with pytest.raises(UnknownName) as raised:
+        SNAPSHOT.model(name)
+    assert raised.value.nearest[0] == "example/model-7b"
+
+
+def test_an_owner_alone_is_near_to_nothing_by_its_beginning() -> None:
+    """An empty name begins every name."""
+    with pytest.raises(UnknownName) as raised:
+        SNAPSHOT.model("zzzzzzzz/")
+    assert raised.value.nearest == ()
+
+
 def test_nothing_near_is_said_as_such() -> None:
     """No list of unrelated names."""
     with pytest.raises(UnknownName) as raised:

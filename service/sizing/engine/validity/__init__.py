@@ -26,6 +26,8 @@ SPLITTING = frozenset(
         "dimension_not_divisible",
         "more_ranks_than_experts",
         "more_ranks_than_kv_heads",
+        "quantization_block_cut",
+        "quantization_group_cut",
         "state_groups_not_divisible",
     }
 )
@@ -43,12 +45,14 @@ def first_refusal(setting: Setting) -> Refusal | None:
     refusal = _first(setting)
     if refusal is None or refusal.code not in SPLITTING:
         return refusal
+    whole = replace(setting, layout=replace(setting.layout, expert_parallel=True))
+    spread = ", or spread whole experts with expert_parallel" if setting.model.experts and not _first(whole) else ""
     if sizes := _tensor_sizes(setting):
-        return replace(refusal, fix=f"choose a tensor parallel size from {sizes}")
+        return replace(refusal, fix=f"choose a tensor parallel size from {sizes}{spread}")
     alone = replace(setting, layout=replace(setting.layout, data_parallel_size=1))
-    sizes = _tensor_sizes(alone)
-    fix = f"choose data_parallel_size 1 and a tensor parallel size from {sizes}" if sizes else None
-    return replace(refusal, fix=fix)
+    if sizes := _tensor_sizes(alone):
+        return replace(refusal, fix=f"choose data_parallel_size 1 and a tensor parallel size from {sizes}{spread}")
+    return replace(refusal, fix=spread.removeprefix(", or ") or None)
 
 
 def _first(setting: Setting) -> Refusal | None:

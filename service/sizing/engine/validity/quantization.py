@@ -182,7 +182,7 @@ def _cut(name: str, size: int, block: int, words: str) -> Refusal:
         "quantization_block_cut",
         f"{size} of {name} on a GPU is not a whole number of quantisation blocks of {block}",
         words,
-        "choose a smaller tensor parallel size, or spread whole experts with expert_parallel",
+        "choose a smaller tensor parallel size",
     )
 
 
@@ -255,7 +255,7 @@ def _group_cut(name: str, size: int, group: int, words: str) -> Refusal:
         "quantization_group_cut",
         f"{size} inputs of {name} on a GPU are not a whole number of quantisation groups of {group}",
         words,
-        "choose a smaller tensor parallel size, or spread whole experts with expert_parallel",
+        "choose a smaller tensor parallel size",
     )
 
 
