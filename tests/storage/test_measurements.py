@@ -89,6 +89,7 @@ def test_what_is_stored_is_read_back(engine: sa.Engine) -> None:
         _, (load,) = store_report(connection, [LOAD], text="a report")
         revision, (link,) = store_report(connection, [LINK], text="another")
     assert (revision, load.is_new, link.is_new) == (2, True, True)
+    assert isinstance(load.record, ServingRecord)
     assert load.record == replace(LOAD, report=load.record.report)
     with engine.connect() as connection:
         snapshot = load_snapshot(connection)
