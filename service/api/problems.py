@@ -69,13 +69,6 @@ def malformed(detail: str) -> Problem:
     return Problem(400, "malformed_request", "Malformed request", detail)
 
 
-def not_supported(field_name: str, message: str) -> Problem:
-    """400: a known field asks for what is not built."""
-    return Problem(
-        400, "not_supported", "Not supported", f"{field_name}: {message}", errors=(FieldError(field_name, message),)
-    )
-
-
 def unknown(kind: str, name: str, nearest: tuple[str, ...], field_name: str | None = None) -> Problem:
     """404: no catalogue entry of that name."""
     hint = f"; nearest: {', '.join(nearest)}" if nearest else ""

@@ -135,8 +135,8 @@ class LatencyAnswer:
     weight_read_ms: Annotated[
         float, Doc("plain roofline: reading a rank's active parameters once, stages added up", "ms", 24.8)
     ]
-    tpot_ms: Annotated[Figure | None, Doc("time per output token at the workload's concurrency")]
-    ttft_ms: Annotated[Figure | None, Doc("time to first token at the workload's concurrency")]
+    tpot_ms: Annotated[Figure | None, Doc("time per output token under the workload's load")]
+    ttft_ms: Annotated[Figure | None, Doc("time to first token under the workload's load")]
     limited_by: Annotated[str | None, Doc("what binds: memory, bandwidth, compute, communication or scheduler")]
     notes: Annotated[tuple[str, ...], Doc("what was not validated by measurement")]
 
@@ -145,8 +145,8 @@ class LatencyAnswer:
 class ThroughputAnswer:
     """Tokens per second of the whole deployment."""
 
-    output_tokens_per_second: Annotated[Figure | None, Doc("at the workload's concurrency, over all copies")]
-    requests_per_second: Annotated[float | None, Doc("requests completed a second at that rate", "1/s")]
+    output_tokens_per_second: Annotated[Figure | None, Doc("under the workload's load, over all copies")]
+    requests_per_second: Annotated[float | None, Doc("requests completed a second: a rate given, as it is", "1/s")]
     output_tokens_per_second_per_gpu: Annotated[float | None, Doc("the same by GPU", "tokens/s")]
 
 
@@ -170,7 +170,9 @@ class CostAnswer:
 
     per_hour: Annotated[str, Doc("all machines", "USD/h", "11.96")]
     per_month: Annotated[str, Doc("730 hours", "USD", "8730.80")]
-    per_million_output_tokens: Annotated[str | None, Doc("at the predicted throughput, always busy", "USD", "1.84")]
+    per_million_output_tokens: Annotated[
+        str | None, Doc("at the throughput of the workload's load, all the time", "USD", "1.84")
+    ]
     price: Annotated[PriceAnswer, Doc("the price used")]
 
 

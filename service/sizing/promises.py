@@ -120,6 +120,13 @@ def carried_by_copy(found: Feasible) -> float:
     return carried_at_once(found, one) / copies
 
 
+def side_by_side(found: Feasible) -> int:
+    """Deployments of a layout that carry what is asked together; 0 where one carries nothing."""
+    carried, workload = carried_by_copy(found) * found.layout.data_parallel_size, found.question.workload
+    asked = workload.requests_per_second or workload.concurrent_sequences
+    return ceil(asked / carried) if carried else 0
+
+
 def _copies(found: Feasible) -> str:
     copies = found.layout.data_parallel_size
     return f"{copies} copies" if copies > 1 else "one copy"

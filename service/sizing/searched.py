@@ -14,7 +14,7 @@ from service.sizing.layouts import Layout, candidates, counts_to_try, narrower
 from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
-from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of
+from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of, side_by_side
 from service.sizing.quantities import ceil_div, round_up
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.remedies import MORE_MEMORY, remedy
@@ -198,7 +198,7 @@ class Counted:
         """The most fundamental reason against the count; None where a layout serves."""
         if self.serves:
             return None
-        refused = [verdict for verdict in reversed(self.verdicts) if isinstance(verdict, Rejection)]
+        refused = [verdict for verdict in self.verdicts if isinstance(verdict, Rejection)]
         worst = min(refused, key=_severity, default=None)
         if self.missed is not None and (worst is None or worst.code not in FUNDAMENTAL):
             return rejection(self.machine.gpu, self.missed.found.layout, refusal_of(self.missed))
@@ -264,19 +264,19 @@ class Searched:
         return [each for each in serving if self.shared_key(each) <= last]
 
 
-def _severity(rejection: Rejection) -> tuple[int, int, int]:
+def _severity(rejection: Rejection) -> tuple[int, ...]:
     """Sort key: what no layout removes first, then what only memory removes, then what another layout removes.
 
-    Of equal reasons the layout that came closest tells most: one whose copies are the largest.
+    Of several alike the layout that splits a copy most, without sharing its cache, came closest.
     """
     layout = rejection.layout
-    copy = layout.tensor_parallel_size * layout.pipeline_parallel_size if layout else 0
+    shape = (layout.decode_context_parallel_size, layout.data_parallel_size) if layout else (0, 0)
     if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code), -copy
+        return 0, FUNDAMENTAL.index(rejection.code), *shape
     if rejection.code in MEMORY:
-        # One that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code), -copy
-    return 2, 0, 0
+        # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
+        return 1, -MEMORY.index(rejection.code), *shape
+    return 2, 0, *shape
 
 
 def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
@@ -284,14 +284,25 @@ def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Reje
     fixes = list[str]()
     if larger := _larger(searched, counted, rejection):
         fixes.append(f"use {_described(larger)}")
+    elif rejection.code in CODES and counted.missed and (number := side_by_side(counted.missed.found)):
+        fixes.append(f"run {number} deployments of {counted.gpu_count} GPUs side by side")
     if own := _own_fix(searched, counted, rejection):
         fixes.append(own)
-    if not fixes and searched.given_layout and (other := searched.smallest_serving(counted.machine, 0)):
+    wants_another = searched.given_layout and (not fixes or _has_several_sizes(searched.asked.layout))
+    if wants_another and (other := searched.smallest_serving(counted.machine, 0)):
         fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
     if not fixes and rejection.code in MEMORY:
         alone = searched.for_one_conversation().smallest_serving(counted.machine, counted.gpu_count)
         fixes.append(f"use {_described(alone.layout)} for fewer conversations" if alone else MORE_MEMORY)
     return replace(rejection, fix=", or ".join(fixes) or None)
+
+
+def _has_several_sizes(layout: Layout | None) -> bool:
+    """Whether a layout splits in more than one way: the change of a single size may then not be enough."""
+    if layout is None:
+        return False
+    sizes = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
+    return sum(size > 1 for size in sizes) > 1
 
 
 def _larger(searched: Searched, counted: Counted, rejection: Rejection) -> Layout | None:

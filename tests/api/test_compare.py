@@ -156,16 +156,16 @@ def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClien
     machines = (Machine(gpu, gpu.link, gpu.gpus_per_node, gpu.gpus_per_domain),)
     question = question_about(shape_of(case, snapshot), case, machines, snapshot)
     standings, sent, before = Standings(), 0, 0
-    for cell in cells(replace(question) for _ in range(120)):
+    for cell in cells(replace(question) for _ in range(250)):
         row = cell.row()
         standings.add(row)
         sent += len(ENCODER.encode(row))
-        if standings.rows == 20:
+        if standings.rows == 100:
             tracemalloc.start()
             before, sent = tracemalloc.get_traced_memory()[0], 0
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert standings.rows == 120
+    assert standings.rows == 250
     assert 0 < grown < sent / 4
 
 

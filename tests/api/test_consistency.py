@@ -277,7 +277,7 @@ def test_a_layout_wrong_in_several_ways_is_answered_with_one_that_serves(client:
     """No single size puts it right: neither 4,096 stages nor as many tensor ranks suit 64 layers and 64 heads."""
     hopeless = {"tensor_parallel_size": 4096, "pipeline_parallel_size": 4096, "data_parallel_size": 4096}
     (refused,) = ask(client, layout=hopeless)["rejected"]
-    assert refused["fix"] == "leave the layout out: 1 GPU would serve"
+    assert refused["fix"].endswith("leave the layout out: 1 GPU would serve")
     assert ask(client)["recommended"]["gpu_count"] == 1
 
 

@@ -69,7 +69,7 @@ def test_a_higher_rate_never_needs_fewer_gpus(rate: float, times: float, tpot: f
 
 @pytest.mark.parametrize("layout", [Layout(4), Layout(8), Layout(8, 1, 2), Layout(4, 2, 1)])
 @pytest.mark.parametrize("promise", [{"tpot": 40.0}, {"ttft": 2000.0}, {"tpot": 60.0, "ttft": 3000.0}])
-def test_the_largest_load_keeps_the_promise_and_more_breaks_it(layout: Layout, promise: dict[str, float]) -> None:
+def test_the_largest_load_keeps_the_promise_and_more_breaks_it(layout: Layout, promise: dict[str, Any]) -> None:
     """Closed loop: one request more on each copy; open loop: two per cent more arrivals."""
     kept = recommended(promised(layout=layout, sequences=1, **promise)).objectives
     assert kept is not None
@@ -104,9 +104,9 @@ def test_a_promise_is_held_against_the_prediction_with_its_margin() -> None:
     ("promise", "code"),
     [({"tpot": 12.0}, "tpot_missed"), ({"ttft": 200.0}, "ttft_missed"), ({"rate": 12.0}, "rate_too_high")],
 )
-def test_every_fix_of_a_broken_promise_works(promise: dict[str, float], code: str) -> None:
+def test_every_fix_of_a_broken_promise_works(promise: dict[str, Any], code: str) -> None:
     """More GPUs, a smaller load, a looser promise: each is taken when asked for."""
-    asked = {"sequences": 24} | promise
+    asked: dict[str, Any] = {"sequences": 24} | promise
     missed = refused(promised(layout=Layout(4), **asked))
     assert missed.code == code
     assert missed.fix
