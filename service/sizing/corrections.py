@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil
 
 from service.sizing.errors import Indivisible
+from service.sizing.hardware import Gpu, Link
 from service.sizing.judge import Feasible, one_copy
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
@@ -22,11 +23,13 @@ from service.sizing.performance import (
 )
 from service.sizing.performance import compared as compared_with
 from service.sizing.performance.work import stage_work
-from service.sizing.question import Machine
 
 BELIEVABLE = (0.25, 4.0)
 """Measured over predicted time per output token outside which a load test was not of this deployment: the largest
 errors of the model on measured runs are a third and two and a half."""
+
+Where = tuple[Gpu, Link, int]
+"""A card, what joins it to others, and how many there are in a node."""
 
 FOUR_BIT_METHODS = ("awq", "gptq")
 ROOM = 1024
@@ -54,7 +57,8 @@ def used_for(found: Feasible) -> Used:
     if not points or question.assumptions.memory_bandwidth_fraction is not None:
         return NOTHING_USED
     batch = found.settled.fitted.cache.defaults.max_num_batched_tokens
-    return _used(question.model, found.machine, points, batch, _copy_layout(question.model, found.layout))
+    where = found.machine.gpu, found.machine.link, found.machine.gpus_per_node
+    return _used(question.model, where, points, batch, _copy_layout(question.model, found.layout))
 
 
 def _copy_layout(model: ModelShape, layout: Layout) -> Layout:
@@ -64,11 +68,11 @@ def _copy_layout(model: ModelShape, layout: Layout) -> Layout:
 
 @lru_cache(maxsize=4096)
 def _used(
-    model: ModelShape, machine: Machine, points: tuple[ServingPoint, ...], max_num_batched_tokens: int, layout: Layout
+    model: ModelShape, where: Where, points: tuple[ServingPoint, ...], max_num_batched_tokens: int, layout: Layout
 ) -> Used:
     by_layout = defaultdict[Layout, list[tuple[ServingPoint, Compared]]](list)
     for point in points:
-        beside = _beside(model, machine, point, max_num_batched_tokens)
+        beside = _beside(model, where, point, max_num_batched_tokens)
         if beside is not None:
             by_layout[_copy_layout(model, point.layout)].append((point, beside))
     own = by_layout.pop(layout, [])
@@ -82,18 +86,19 @@ def _used(
 
 
 @lru_cache(maxsize=16384)
-def _beside(model: ModelShape, machine: Machine, point: ServingPoint, max_num_batched_tokens: int) -> Compared | None:
+def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batched_tokens: int) -> Compared | None:
     """A measured load beside its prediction; None where it was not of these weights, or cannot have been."""
     reported = weight_bits(point.precision)
     if reported is not None and reported != checkpoint_bits(model):
         return None
+    gpu, link, gpus_per_node = where
     room = max(ROOM, ceil(point.point.concurrency))
     replica = Replica(
         model=model,
         layout=point.layout,
-        gpu=machine.gpu,
-        link=machine.link,
-        gpus_per_node=machine.gpus_per_node,
+        gpu=gpu,
+        link=link,
+        gpus_per_node=gpus_per_node,
         max_num_seqs=room,
         cache_holds=room,
         max_num_batched_tokens=max_num_batched_tokens,

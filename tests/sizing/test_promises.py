@@ -113,11 +113,11 @@ def test_every_fix_of_a_broken_promise_works(promise: dict[str, Any], code: str)
     if more := re.search(r"use (\d+) GPUs", missed.fix):
         assert promised(gpu_counts=(int(more[1]),), **asked).recommended
     if fewer := re.search(r"at most (\d+) concurrent", missed.fix):
-        assert promised(layout=Layout(4), **(asked | {"sequences": int(fewer[1])})).recommended
+        assert promised(layout=Layout(4), **(asked | dict[str, Any](sequences=int(fewer[1])))).recommended
     if slower := re.search(r"at most ([\d.]+) requests a second", missed.fix):
-        assert promised(layout=Layout(4), **(asked | {"rate": float(slower[1])})).recommended
+        assert promised(layout=Layout(4), **(asked | dict[str, Any](rate=float(slower[1])))).recommended
     if looser := re.search(r"promise a (tpot|ttft)_ms of ([\d.]+)", missed.fix):
-        assert promised(layout=Layout(4), **(asked | {looser[1]: float(looser[2])})).recommended
+        assert promised(layout=Layout(4), **(asked | dict[str, Any]({looser[1]: float(looser[2])}))).recommended
 
 
 def test_an_impossible_promise_is_refused_with_what_would_be_kept() -> None:
