@@ -344,6 +344,9 @@ def test_hostile_reports_are_refused(carded: Writing) -> None:
         answer = report(carded, text, **DEPLOYED)
         assert answer.status_code in (201, 400), answer.text
     assert {each["status"] for each in listed(carded)} <= {"quarantined"}
+    assert report(carded, run(gpu="a\x00b\ud800"), **DEPLOYED).status_code == 201
+    strange = json.dumps(REPORT_0_1 | {"version": "\x00\ud800"})
+    assert report(carded, strange).json()["items"][0]["calibration"]["note"] == "llm-d benchmark report \ufffd?"
 
 
 def test_writing_takes_a_curator(carded: Writing) -> None:

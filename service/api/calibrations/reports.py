@@ -7,6 +7,7 @@ from math import isclose
 from typing import TypeVar
 
 from service.api.calibrations.requests import BenchmarkRequest
+from service.api.calibrations.taking import storable
 from service.api.contract import MAX_GPUS, MAX_NAMES
 from service.api.problems import FieldError, invalid, unknown
 from service.catalogue.importers.benchmark import MEANING, BenchmarkRow
@@ -105,7 +106,7 @@ def _each(
         except CardNotTold as error:
             errors["gpu"] = FieldError("gpu", f"the report {error}: give its catalogue slug beside the text")
         try:
-            made.append(_doubted(_storable(make(test, gpu)), doubts))
+            made.append(_storable(_doubted(make(test, gpu), doubts)))
         except MissingConditions as error:
             errors |= {name: _asked_for(name) for name in error.names}
     if errors:
@@ -137,11 +138,19 @@ def _link(test: LinkTest, gpu: str, asked: BenchmarkRequest, source: str) -> Lin
 
 
 def _storable(measurement: M) -> M:
-    """A measurement whose texts the database can keep: a report in JSON can name any character."""
-    for name, value in asdict(measurement).items():
-        if isinstance(value, str) and not value.isprintable() and name != "note":
+    """A measurement whose texts the database can keep: a report in JSON can spell any character.
+
+    Raises
+    ------
+    Problem
+        400: a condition is written with characters that cannot be printed.
+    """
+    quoting = {"note": storable(measurement.note), "reason": storable(measurement.reason)}
+    texts = {name: value for name, value in asdict(measurement).items() if isinstance(value, str)}
+    for name, value in texts.items():
+        if name not in quoting and not value.isprintable():
             raise invalid((FieldError(name, "the report gives it with characters that cannot be printed"),))
-    return measurement
+    return replace(measurement, **quoting)
 
 
 class CardNotTold(ValueError):
