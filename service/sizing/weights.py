@@ -101,6 +101,8 @@ def rank_bytes(module: Module, layout: Layout, element_bytes: int, router_kernel
             inputs, outputs = sizes_on_rank(module, layout)
             if padding := -sum(outputs) % module.output_multiple:
                 outputs += (padding,)
+            if module.one_beyond_units and any(units.replicated and tensor > units.count for units in module.outputs):
+                outputs = (sum(outputs),)
             bias = sum(outputs) * element if module.bias else 0
             return module.scheme.linear_bytes(inputs, outputs, element) + bias
         case Experts():

@@ -112,6 +112,8 @@ class Linear:
     """What a rank's outputs are padded up to a multiple of, with rows of its own."""
     unpublished: int = 0
     """Elements that the engine builds and the published checkpoint does not hold."""
+    one_beyond_units: bool = False
+    """Whether ranks beyond replicated units hold the fused matrices as one, with the scales of one."""
 
 
 @dataclass(frozen=True, slots=True)

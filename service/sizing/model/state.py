@@ -113,6 +113,7 @@ class Mamba2:
                 Split.COLUMN,
                 self.bias,
                 quantization.linear(f"{path}.in_proj"),
+                one_beyond_units=True,
             ),
             Tensor("conv1d", STATE, convolved, columns=self.kernel + self.conv_bias, split=True),
             Tensor("conv_weights", STATE, convolved, columns=self.kernel, split=True, buffer=True),

@@ -114,6 +114,16 @@ def sinks(source: Source, path: str) -> tuple[Module, ...]:
     return (Tensor("sinks", TensorClass.ATTENTION, (Units(source.text.integer("num_attention_heads")),), split=True),)
 
 
+def first_longrope_refusal(source: Source) -> str | None:
+    """What transformers 5 says to the first name of Phi-3's long rope, for which it fills in no original length."""
+    scaling = source.text.child("rope_scaling")
+    if scaling is None or scaling.text("rope_type", "type", default="") != "su":
+        return None
+    if "original_max_position_embeddings" in scaling:
+        return None
+    return "Missing required keys in `rope_parameters` for 'rope_type'='longrope': {'original_max_position_embeddings'}"
+
+
 LLAMA = Recipe(
     query_bias=ATTENTION_BIAS,
     output_bias=ATTENTION_BIAS,
@@ -141,7 +151,7 @@ QWEN3 = Recipe(
 GRANITE = Recipe(
     query_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=("mlp_bias",), mixed_windows=True, extra=sinks
 )
-PHI3 = replace(LLAMA, names=Names(queries=FUSED_QKV, mlp=FUSED_GATE))
+PHI3 = replace(LLAMA, names=Names(queries=FUSED_QKV, mlp=FUSED_GATE), refusal=first_longrope_refusal)
 BAICHUAN = Recipe(spelling=Spelling(kv_heads=(), head_size=()), names=Names(queries=("W_pack",)), everywhere=EVERYWHERE)
 CHATGLM = Recipe(
     spelling=Spelling(
