@@ -96,6 +96,23 @@ class TestClass:
         with pytest.raises(NotUnderstood, match=r"was supported in vLLM until v0\.26\.0, and is not supported anymore"):
             read(architectures=["OuroForCausalLM"], model_type="ouro")
 
+    def test_a_class_may_shorten_the_context_that_a_configuration_names(self) -> None:
+        """Nomic's `n_positions` of 8192 stands beside the 2048 positions that its class fills in; vLLM takes 2048."""
+        nomic = {
+            "architectures": ["NomicBertModel"],
+            "model_type": "nomic_bert",
+            "activation_function": "swiglu",
+            "n_embd": 768,
+            "n_head": 12,
+            "n_inner": 3072,
+            "n_layer": 12,
+            "n_positions": 8192,
+            "vocab_size": 30528,
+            **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False),
+        }
+        model = read_model("nomic", nomic)
+        assert (model.max_context_tokens, model.default_context_tokens) == (2048, 2048)
+
     def test_a_class_that_the_engine_dropped_is_sized_and_refused_by_the_engine(self) -> None:
         """The refusal is vLLM 0.33's (`models/registry.py`), with the last version that had it."""
         model = read(architectures=["InternLMForCausalLM"], model_type="internlm", bias=True)

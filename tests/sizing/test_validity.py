@@ -204,3 +204,24 @@ def test_quark_fp8_needs_fp8() -> None:
     words = "Quantization scheme is not supported for the current GPU. Min capability: 89. Current capability: 80."
     assert refused(quark, Layout(), capability=(8, 0)) == words
     assert refused(quark, Layout(), capability=(8, 9)) is None
+
+
+BERT = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+
+
+@pytest.mark.parametrize("config", [BERT, {**QWEN, "architectures": ["Qwen2ForProcessRewardModel"]}])
+def test_prompts_seen_whole_fit_in_one_step(config: dict[str, Any]) -> None:
+    """Encoders and rewards given step by step do not cut prompts."""
+    options = EngineOptions(version="0.33.0", max_num_batched_tokens=500, max_num_seqs=8)
+    words = f"max_num_batched_tokens (500) is smaller than max_model_len ({config['max_position_embeddings']})."
+    assert (refused(config, Layout(), options) or "").startswith(words)

@@ -15,6 +15,9 @@ from service.sizing.model.shape import AttentionCache, ModelShape, StateCache
 from service.sizing.model.summary import has_tower, is_latent
 from service.sizing.quantities import GIB
 
+STEP_POOLING = frozenset({"Qwen2ForProcessRewardModel"})
+"""Architectures that give a reward for each step of a prompt, which must then be seen whole."""
+
 AUTO_FIT = -1
 """`--max-model-len` that asks the engine to fit the context to memory."""
 
@@ -124,6 +127,15 @@ def is_pooling(model: ModelShape) -> bool:
     return not any(layer.caches for layer in model.distinct) or model.architecture.endswith(POOLING_SUFFIXES)
 
 
+def cuts_prompts(model: ModelShape) -> bool:
+    """Whether prompts are cut to the size of a step: not what is read both ways, nor rewards given step by step.
+
+    Source: vLLM 0.33 `config/model.py: is_chunked_prefill_supported`.
+    """
+    reads_once = any(layer.caches for layer in model.distinct) and model.architecture not in STEP_POOLING
+    return reads_once and not model.is_encoder_decoder
+
+
 def concurrent_batches(profile: EngineProfile, layout: Layout, model: ModelShape) -> int:
     """Steps in flight at once: one a stage, and one more where scheduling is asynchronous, as it is for text.
 
@@ -162,7 +174,7 @@ def resolve_defaults(
     max_model_len = model.default_context_tokens if options.max_model_len in (None, AUTO_FIT) else options.max_model_len
     first_engine = runs_first_engine(device, options, profile)
     tier = SMALL if first_engine else batch_tier(profile, device)
-    chunked_prefill = not model.is_encoder_decoder
+    chunked_prefill = cuts_prompts(model)
     if first_engine:
         chunked_prefill = chunked_prefill and first_engine_cuts_prompts(model, device, max_model_len)
     sequences = options.max_num_seqs or tier.max_num_seqs

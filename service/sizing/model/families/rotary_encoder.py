@@ -24,6 +24,10 @@ TABLE_ROWS = 8
 """Jina's rotary table is padded to a multiple of this."""
 
 
+NOMIC_POSITIONS = 2048
+"""Positions of a Nomic encoder that names none in today's spelling (transformers 5.20)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rotary:
     """How an encoder with rotary positions is built.
@@ -143,8 +147,11 @@ def encoder_table(source: Source, sizes: Encoder, *, positions: int | None = Non
 
 
 def read_nomic(source: Source) -> ModelShape:
-    """Nomic: GPT-2's field names, a SwiGLU or a plain MLP, experts in some layers."""
-    source = source.respelled(
+    """Nomic: GPT-2's field names, a SwiGLU or a plain MLP, experts in some layers.
+
+    `n_positions` may promise more than the engine serves: its class fills in a shorter length beside it.
+    """
+    source = source.with_defaults({"max_position_embeddings": NOMIC_POSITIONS}).respelled(
         hidden_size=("n_embd", "hidden_size"),
         num_attention_heads=("n_head", "num_attention_heads"),
         num_hidden_layers=("n_layer", "num_hidden_layers"),
