@@ -166,6 +166,7 @@ def question_about(
         max_gpus=asked.hardware.max_gpus,
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
+        servings={} if asked.calibration == "off" else snapshot.serving_points(model.name),
         curve_points=asked.curve_points,
         neighbours=neighbours_of(asked, machines, snapshot),
         memory_errors=snapshot.memory_errors,
