@@ -38,6 +38,7 @@ from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.quantization import AlreadyQuantised
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.measured import ServingPoint
 from service.sizing.quantities import GIB
 from service.sizing.question import Assumptions, Machine, Objectives, Question, Workload
 from service.sizing.topology import Topology
@@ -166,7 +167,7 @@ def question_about(
         max_gpus=asked.hardware.max_gpus,
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
-        servings={} if asked.calibration == "off" else snapshot.serving_points(model.name),
+        servings=servings_of(model, asked, snapshot),
         curve_points=asked.curve_points,
         neighbours=neighbours_of(asked, machines, snapshot),
         memory_errors=snapshot.memory_errors,
@@ -183,6 +184,13 @@ def calibrations_of(
     if asked.calibration == "off" or asked.precision != "checkpoint":
         return {}
     return snapshot.startup_points(model.name)
+
+
+def servings_of(model: ModelShape, asked: PlanRequest, snapshot: Snapshot) -> Mapping[str, tuple[ServingPoint, ...]]:
+    """Measured load tests that may correct the times, by GPU slug: of the checkpoint itself, unless switched off."""
+    if asked.calibration == "off" or asked.precision != "checkpoint":
+        return {}
+    return snapshot.serving_points(model.name)
 
 
 def neighbours_of(

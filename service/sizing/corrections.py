@@ -10,6 +10,7 @@ from service.sizing.errors import Indivisible
 from service.sizing.hardware import Gpu, Link
 from service.sizing.judge import Feasible, one_copy
 from service.sizing.layouts import Layout
+from service.sizing.model.schemes import Compute
 from service.sizing.model.shape import ModelShape
 from service.sizing.performance import (
     UNCORRECTED,
@@ -22,7 +23,7 @@ from service.sizing.performance import (
     vllm,
 )
 from service.sizing.performance import compared as compared_with
-from service.sizing.performance.work import stage_work
+from service.sizing.performance.work import Format, stage_work
 
 BELIEVABLE = (0.25, 4.0)
 """Measured over predicted time per output token outside which a load test was not of this deployment: the largest
@@ -31,7 +32,11 @@ errors of the model on measured runs are a third and two and a half."""
 Where = tuple[Gpu, Link, int]
 """A card, what joins it to others, and how many there are in a node."""
 
-FOUR_BIT_METHODS = ("awq", "gptq")
+INTEGER_METHODS = ("awq", "gptq", "int", "w4a16")
+FLOATING = ("fp", "bf", "float", "nv", "mx")
+"""How reports spell the types of weights."""
+
+FOUR, SIXTEEN = 4, 16
 ROOM = 1024
 """Sequences that a measured copy is taken to run at once, where the load is not larger."""
 
@@ -88,8 +93,8 @@ def _used(
 @lru_cache(maxsize=16384)
 def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batched_tokens: int) -> Compared | None:
     """A measured load beside its prediction; None where it was not of these weights, or cannot have been."""
-    reported = weight_bits(point.precision)
-    if reported is not None and reported != checkpoint_bits(model):
+    reported = reported_weights(point.precision)
+    if reported is not None and not reported.may_be(checkpoint_weights(model)):
         return None
     gpu, link, gpus_per_node = where
     room = max(ROOM, ceil(point.point.concurrency))
@@ -114,20 +119,40 @@ def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batche
     return beside
 
 
-def weight_bits(precision: str) -> int | None:
-    """Bits of a weight under a reported precision ("fp8", "bfloat16", "w4a16"); None where it does not tell."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bits of a weight, and whether they are an integer; None: not known."""
+
+    bits: int
+    integer: bool | None
+
+    def may_be(self, other: "Weights") -> bool:
+        """Whether both can be the same checkpoint."""
+        return self.bits == other.bits and (None in (self.integer, other.integer) or self.integer == other.integer)
+
+
+def reported_weights(precision: str) -> Weights | None:
+    """Weights under a reported precision ("fp8", "bfloat16", "int4", "w4a16"); None where it does not tell."""
     name = precision.casefold()
-    if any(method in name for method in FOUR_BIT_METHODS):
-        return 4
-    found = re.search(r"w?(16|8|4)(?!\d)", name)
-    return int(found[1]) if found else None
+    if any(method in name for method in INTEGER_METHODS):
+        return Weights(8 if "8" in name else 4, integer=True)
+    found = re.search(r"(16|8|4)(?!\d)", name)
+    if found is None:
+        return None
+    return Weights(int(found[1]), False if any(kind in name for kind in FLOATING) else None)
 
 
 @lru_cache(maxsize=1024)
-def checkpoint_bits(model: ModelShape) -> int:
-    """Bits of the format that most bytes of the matrices are stored in."""
-    stored = defaultdict[int, int](int)
+def checkpoint_weights(model: ModelShape) -> Weights:
+    """The weights that most bytes of the matrices are stored in."""
+    stored = defaultdict[Format, int](int)
     for stage in stage_work(model, Layout(), "auto", False):
         for each in (*stage.dense, *stage.experts):
-            stored[each.format.bits] += each.read_bytes
-    return max(stored, key=lambda bits: stored[bits], default=16)
+            stored[each.format] += each.read_bytes
+    most = max(stored, key=lambda each: stored[each], default=None)
+    if most is None or most.bits == SIXTEEN:
+        return Weights(SIXTEEN, integer=False)
+    if most.microscaled or most.compute in (Compute.FP8, Compute.FP4):
+        return Weights(most.bits, integer=False)
+    # Eight bits that are widened before they are multiplied may be either.
+    return Weights(most.bits, integer=True if most.bits == FOUR or most.compute is Compute.INT8 else None)

@@ -116,3 +116,18 @@ def test_predicted_times_state_their_measured_error(client: TestClient[Litestar]
     other = client.post("/plan", json=QUESTION | {"hardware": {"gpus": ["l40s"]}}).json()["recommended"]
     assert "median error 11.1 %" in other["latency"]["tpot_ms"]["source"]
     assert any("not validated" in note for note in other["latency"]["notes"])
+
+
+def test_shipped_load_tests_correct_times_unless_switched_off(client: TestClient[Litestar]) -> None:
+    """MiniMax M2.5 on H100 was measured; each load used is in the catalogue."""
+    question = {
+        "model": "MiniMaxAI/MiniMax-M2.5",
+        "workload": {"context_tokens": 4096, "concurrent_sequences": 16},
+        "hardware": {"gpus": ["h100-sxm"]},
+    }
+    used = client.post("/plan", json=question).json()["recommended"]["times_calibration"]
+    assert used["used"] > 0
+    assert all(client.get(f"/calibrations/{point['id']}").status_code == 200 for point in used["points"])
+    plain = client.post("/plan", json=question | {"calibration": "off"}).json()["recommended"]
+    assert plain["times_calibration"] is None
+    assert plain["latency"]["tpot_ms"]["value"] == pytest.approx(used["prediction_without"]["tpot_ms"])

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from service.sizing.answer import Plan
-from service.sizing.corrections import checkpoint_bits, weight_bits
+from service.sizing.corrections import Weights, checkpoint_weights, reported_weights
 from service.sizing.layouts import Layout
 from service.sizing.performance import MeasuredPoint, ServingPoint
 from service.sizing.question import Assumptions, Objectives
-from tests.sizing.test_plan import MODEL, ask, recommended
+from tests.sizing.performance_cases import model
+from tests.sizing.test_plan import ask, recommended
 
 EIGHT = Layout(8)
 
@@ -127,29 +128,47 @@ def test_the_release_measured_is_said_where_it_is_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reported", "bits"),
+    ("reported", "weights"),
     [
-        ("bf16", 16),
-        ("bfloat16", 16),
-        ("FP16", 16),
-        ("fp8", 8),
-        ("fp8_e4m3", 8),
-        ("w8a8", 8),
-        ("int4", 4),
-        ("w4a16", 4),
-        ("nvfp4", 4),
-        ("mxfp4", 4),
-        ("awq", 4),
-        ("gptq_marlin", 4),
+        ("bf16", Weights(16, False)),
+        ("bfloat16", Weights(16, False)),
+        ("FP16", Weights(16, False)),
+        ("fp8", Weights(8, False)),
+        ("fp8_e4m3", Weights(8, False)),
+        ("int8", Weights(8, True)),
+        ("w8a8", Weights(8, None)),
+        ("int4", Weights(4, True)),
+        ("w4a16", Weights(4, True)),
+        ("nvfp4", Weights(4, False)),
+        ("fp4", Weights(4, False)),
+        ("mxfp4", Weights(4, False)),
+        ("awq", Weights(4, True)),
+        ("gptq_marlin", Weights(4, True)),
         ("", None),
         ("auto", None),
     ],
 )
-def test_a_reported_precision_tells_its_bits(reported: str, bits: int | None) -> None:
-    """As engines and benchmarks spell it."""
-    assert weight_bits(reported) == bits
+def test_a_reported_precision_tells_its_weights(reported: str, weights: Weights | None) -> None:
+    """As engines and benchmarks spell it; four bits are not all alike."""
+    assert reported_weights(reported) == weights
 
 
-def test_the_checkpoint_tells_its_bits() -> None:
-    """Llama 70B is published in bfloat16."""
-    assert checkpoint_bits(MODEL) == 16
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("llama-70b-bf16", Weights(16, False)),
+        ("llama-70b", Weights(8, False)),
+        ("llama-70b-int4", Weights(4, True)),
+        ("gpt-oss-120b", Weights(4, False)),
+        ("minimax-m2.5", Weights(8, False)),
+    ],
+)
+def test_the_checkpoint_tells_its_weights(name: str, weights: Weights) -> None:
+    """By the format that most of its bytes are stored in."""
+    assert checkpoint_weights(model(name)) == weights
+
+
+def test_four_bits_of_another_kind_are_another_checkpoint() -> None:
+    """Kimi K2.5 is published in INT4 and, by others, in NVFP4: loads of one do not correct the other."""
+    assert not Weights(4, True).may_be(Weights(4, False))
+    assert Weights(8, None).may_be(Weights(8, True))
