@@ -20,7 +20,7 @@ def offers_of(question: Question, machine: Machine) -> tuple[Offer, ...]:
     return question.offers.get(machine.instance or machine.gpu.slug, ())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def offer_for(found: Feasible) -> tuple[Offer, Decimal] | None:
     """The cheapest offer that carries a plan, and its cost per hour; None without any."""
     return cheapest(offers_of(found.question, found.machine), found.layout.gpu_count, found.machine.gpus_per_node)

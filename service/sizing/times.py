@@ -10,7 +10,7 @@ from service.sizing.performance.serving import Copy
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def replica_of(found: Feasible) -> Replica | None:
     """A layout as the performance model takes it; None for a card whose 16-bit rate is not known."""
     if not {"bf16", "fp16"} & found.machine.gpu.dense_flops.keys():
@@ -37,7 +37,7 @@ def load_of(found: Feasible) -> Load:
     return Load(found.sequences, workload.prompt_tokens, workload.output_tokens, workload.requests_per_second)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def copy(found: Feasible) -> Copy | None:
     """One copy, its times corrected by what was measured; None where nothing is predicted."""
     replica, workload = replica_of(found), found.question.workload
@@ -46,7 +46,7 @@ def copy(found: Feasible) -> Copy | None:
     return copy_under(replica, workload.prompt_tokens, workload.output_tokens, used_for(found).correction)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def state(found: Feasible) -> State | None:
     """Central values of one copy under the workload: cheap enough to rank many layouts by.
 
