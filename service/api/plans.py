@@ -187,8 +187,8 @@ def calibrations_of(
 
 
 def servings_of(model: ModelShape, asked: PlanRequest, snapshot: Snapshot) -> Mapping[str, tuple[ServingPoint, ...]]:
-    """Measured load tests that may correct the times, by GPU slug: of the checkpoint itself, unless switched off."""
-    if asked.calibration == "off" or asked.precision != "checkpoint":
+    """Measured load tests that may correct the times, by GPU slug, unless switched off; they tell their weights."""
+    if asked.calibration == "off":
         return {}
     return snapshot.serving_points(model.name)
 
