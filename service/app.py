@@ -77,6 +77,10 @@ def docs_page() -> bytes:
     return docs.render(openapi_document())
 
 
+WARMING = "warming"
+"""Name of the thread that prepares what first requests would wait for."""
+
+
 def build_app(settings: Settings) -> Litestar:
     """The service.
 
@@ -113,7 +117,7 @@ def build_app(settings: Settings) -> Litestar:
         assert settings.database_url is not None
         following = asyncio.create_task(follow(settings.database_url, changed, app.state.snapshot.revision))
         ended = threading.Event()
-        warming = threading.Thread(target=_warm, args=(app.state.snapshot, ended), daemon=True)
+        warming = threading.Thread(target=_warm, name=WARMING, args=(app.state.snapshot, ended), daemon=True)
         warming.start()
         try:
             yield

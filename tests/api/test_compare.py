@@ -1,6 +1,7 @@
 """One workload over models, precisions, GPUs and counts."""
 
 import json
+import threading
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from service.api.compare import cases_of
 from service.api.contract import CompareRequest
 from service.api.plans import question_about, shape_of
 from service.api.responding import ENCODER
+from service.app import WARMING
 from service.catalogue.snapshot import Snapshot
 from service.sizing.compare import Cell, Row, Standings, cells
 from service.sizing.question import Machine
@@ -150,6 +152,9 @@ def test_a_row_that_fails_is_refused_and_the_others_follow(
 def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClient[Litestar]) -> None:
     """What is held grows by the standing of a row, far less than the row itself."""
     snapshot: Snapshot = client.app.state.snapshot
+    for thread in threading.enumerate():
+        if thread.name == WARMING:
+            thread.join()
     asked = CompareRequest.model_validate({"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD})
     case, *_ = cases_of(asked)
     gpu = snapshot.gpu("h100-sxm").gpu()
