@@ -198,6 +198,62 @@ def test_cut_groups_of_packed_integers(width: int, capability: tuple[int, int], 
     assert found is None if words is None else (found or "").startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (3, "Tensor parallel world size must divide num heads."),
+        (8, "If tensor parallel world size does not divide num_groups, then num_groups must equal 1."),
+        (4, None),
+    ],
+)
+def test_states_of_mamba_2(ranks: int, words: str | None) -> None:
+    """Its heads are looked at before its groups."""
+    mamba = {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "hidden_size": 1536,
+        "num_hidden_layers": 3,
+        "hybrid_override_pattern": "M*-",
+        "intermediate_size": 3072,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 4 if ranks != 3 else 3,
+        "attention_head_dim": 64,
+        "head_dim": 64,
+        "mamba_num_heads": 32,
+        "mamba_head_dim": 64,
+        "n_groups": 4,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "vocab_size": 24 * 64 * 8,
+        "max_position_embeddings": 4096,
+        "mlp_hidden_act": "relu2",
+    }
+    assert refused(mamba, Layout(ranks), EngineOptions(version="0.33.0", max_num_seqs=8)) == words
+
+
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True},
+            "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
+def test_four_bits_meet_fp8_on_hopper_alone(capability: tuple[int, int]) -> None:
+    """vLLM 0.33 `compressed_tensors.py: _is_fp8_w4a8_sm90` takes the scheme on compute capability 9.0 only."""
+    config = {**LLAMA, "quantization_config": COMPRESSED}
+    words = "No compressed-tensors compatible scheme was found for layer_name="
+    assert refused(config, Layout()) is None
+    assert (refused(config, Layout(), capability=capability) or "").startswith(words)
+
+
 def test_quark_fp8_needs_fp8() -> None:
     """Quark's FP8 does not fall back to 16-bit kernels."""
     quark = {**LLAMA, "quantization_config": QUARK}

@@ -29,6 +29,7 @@ SPLITTING = frozenset(
         "quantization_block_cut",
         "quantization_group_cut",
         "state_groups_not_divisible",
+        "state_heads_not_divisible",
     }
 )
 """Reasons that another tensor parallel size may remove."""

@@ -9,7 +9,7 @@ from math import gcd
 from service.sizing.engine.refusal import Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, in_build_order
 from service.sizing.model.modules import Experts, Linear, Split
-from service.sizing.model.schemes import Compute
+from service.sizing.model.schemes import Compute, Scheme
 from service.sizing.weights import intermediate_on_rank, sizes_on_rank
 
 MINIMUM_CAPABILITY = {
@@ -49,7 +49,11 @@ NOT_BUILT_IN_SINCE = (0, 33, 0)
 
 SIXTEEN_BITS = 16
 FP8_BITS = 8
-QUARK_FP8_CAPABILITY = (8, 9)
+
+HOPPER = (9, 0)
+QUARK_FP8, QUARK_OTHERS = (8, 9), (7, 0)
+COMPRESSED_MXFP4, COMPRESSED_OTHERS = (8, 0), (7, 5)
+"""Least compute capability that a method asks for a scheme."""
 
 SMALLEST_REFINED_BLOCK = 32
 """Block scales of experts may be refined to a common divisor, but not below this."""
@@ -99,24 +103,50 @@ def card_has_methods_type(setting: Setting) -> Refusal | None:
 
 
 def card_runs_scheme(setting: Setting) -> Refusal | None:
-    """Quark's FP8 layers have no kernel for cards without FP8, as those of other methods have."""
-    capability = setting.gpu.compute_capability
-    if capability is None or capability >= QUARK_FP8_CAPABILITY or setting.model.quantization != "quark":
+    """The card must have a kernel for the scheme of every linear layer."""
+    capability, method = setting.gpu.compute_capability, setting.model.quantization
+    if capability is None or method not in ("quark", "compressed-tensors"):
         return None
     for module in in_build_order(setting.model):
-        if not isinstance(module, Linear) or module.scheme.compute is not Compute.FP8:
+        if not isinstance(module, Linear) or module.scheme.bits == SIXTEEN_BITS:
             continue
-        if module.scheme.bits != FP8_BITS or module.scheme.group_size is not None:
+        if _hopper_alone(module.scheme) and method == "compressed-tensors" and capability != HOPPER:
+            return Refusal(
+                "quantization_needs_hopper",
+                f"only Hopper has kernels for {module.scheme.name}; {setting.gpu.name} is another generation",
+                f"No compressed-tensors compatible scheme was found for layer_name='{module.name}'",
+                "choose a Hopper GPU (H100, H200)",
+            )
+        least = _least_capability(module.scheme, method)
+        if capability >= least:
             continue
-        least, current = (10 * major + minor for major, minor in (QUARK_FP8_CAPABILITY, capability))
+        needed, current = (10 * major + minor for major, minor in (least, capability))
         return Refusal(
             "quantization_needs_newer_gpu",
-            f"FP8 layers of Quark need compute capability {least / 10:.1f}; {setting.gpu.name} has {current / 10:.1f}",
-            f"Quantization scheme is not supported for the current GPU. Min capability: {least}. Current capability: "
+            f"{module.scheme.name} needs compute capability {needed / 10:.1f}; {setting.gpu.name} has "
+            f"{current / 10:.1f}",
+            f"Quantization scheme is not supported for the current GPU. Min capability: {needed}. Current capability: "
             f"{current}.",
-            f"choose a GPU of compute capability {least / 10:.1f} or newer",
+            f"choose a GPU of compute capability {needed / 10:.1f} or newer",
         )
     return None
+
+
+def _least_capability(scheme: Scheme, method: str) -> tuple[int, int]:
+    """What a method asks of a card for a scheme: Quark's FP8 does not fall back to 16-bit kernels, as others do."""
+    if method == "quark":
+        return QUARK_FP8 if _plain_fp8(scheme) else QUARK_OTHERS
+    return COMPRESSED_MXFP4 if scheme.name.startswith("MXFP4") else COMPRESSED_OTHERS
+
+
+def _plain_fp8(scheme: Scheme) -> bool:
+    """Whether weights are FP8 without the scales of microscaling."""
+    return scheme.compute is Compute.FP8 and scheme.bits == FP8_BITS and scheme.group_size is None
+
+
+def _hopper_alone(scheme: Scheme) -> bool:
+    """Whether four-bit integers meet FP8 inputs, for which only Hopper has a kernel."""
+    return scheme.compute is Compute.FP8 and scheme.name.startswith("INT4")
 
 
 def blocks_stay_whole(setting: Setting) -> Refusal | None:
@@ -227,7 +257,7 @@ def _packed_integers(setting: Setting, module: Linear) -> bool:
 
 def _machete_takes(setting: Setting, group: int, inputs: int, outputs: int) -> bool:
     """Whether Hopper's kernel, which does not look at cut groups, takes packed integers."""
-    hopper = setting.gpu.compute_capability == (9, 0)
+    hopper = setting.gpu.compute_capability == HOPPER
     return hopper and group in MACHETE_GROUPS and inputs % MACHETE_INPUTS == 0 and outputs % MACHETE_OUTPUTS == 0
 
 

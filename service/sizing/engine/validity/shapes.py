@@ -110,14 +110,21 @@ def kv_heads_at_least_ranks(setting: Setting) -> Refusal | None:
     )
 
 
-def state_groups_divide(setting: Setting) -> Refusal | None:
-    """The groups of a Mamba-2 state divide over the ranks, or there is one, which is copied."""
+def state_divides(setting: Setting) -> Refusal | None:
+    """The heads of a Mamba-2 state divide over the ranks, and its groups, or there is one, which is copied."""
     tensor = setting.layout.tensor_parallel_size
     for layer in setting.model.distinct:
         for cache in layer.caches:
             if not isinstance(cache, StateCache) or cache.kind is not StateKind.MAMBA2:
                 continue
-            groups = cache.tensors[0].rows[1].count
+            groups, heads = cache.tensors[0].rows[1].count, cache.tensors[1].rows[0].count
+            if heads % tensor:
+                return Refusal(
+                    "state_heads_not_divisible",
+                    f"{heads} state heads do not split evenly over {tensor} GPUs",
+                    "Tensor parallel world size must divide num heads.",
+                    f"choose a tensor parallel size from {divisors_of(heads)}",
+                )
             if groups > 1 and groups % tensor:
                 return Refusal(
                     "state_groups_not_divisible",
@@ -229,7 +236,7 @@ RULES: tuple[Rule, ...] = (
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
-    state_groups_divide,
+    state_divides,
     dimensions_divide,
     tied_head_divides,
     shared_caches_on_one_stage,
