@@ -46,8 +46,15 @@ def test_a_plan_puts_bridged_cards_together(client: TestClient[Litestar], plan_r
 def test_the_search_splits_tensors_inside_bridged_pairs_only(
     client: TestClient[Litestar], plan_request: dict[str, Any]
 ) -> None:
-    """Four cards in two bridged pairs: tensor parallel at most 2."""
-    body = plan_request | {"hardware": {"gpus": ["a100-pcie-80gb"], "topology": BRIDGED, "gpu_counts": [4]}}
+    """Four cards in two bridged pairs: tensor parallel at most 2.
+
+    Two copies of 66 GiB of weights on a GPU leave no room for 8 conversations of 8,192 tokens each, 10 GiB on a GPU;
+    two stages of 33 GiB do.
+    """
+    body = plan_request | {
+        "workload": {"context_tokens": 8192, "concurrent_sequences": 16},
+        "hardware": {"gpus": ["a100-pcie-80gb"], "topology": BRIDGED, "gpu_counts": [4]},
+    }
     plan = client.post("/plan", json=body).json()["recommended"]
     assert plan["layout"]["tensor_parallel_size"] == 2
     assert plan["layout"]["pipeline_parallel_size"] == 2
