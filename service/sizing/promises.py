@@ -192,7 +192,7 @@ def objectives_answer(found: Feasible) -> ObjectivesAnswer | None:
     return ObjectivesAnswer(
         tpot=_promise(promised.tpot_ms, now.tpot_s, token),
         ttft=_promise(promised.ttft_ms, now.ttft_s, first),
-        requests_in_flight=now.concurrency * copies,
+        requests_in_flight=workload.concurrent_sequences if rate is None else now.concurrency * copies,
         concurrent_sequences=carried_at_once(found, one),
         requests_per_second=carried_a_second(found, one),
         utilisation=None if rate is None else rate / full,

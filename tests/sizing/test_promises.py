@@ -157,6 +157,19 @@ def test_arrivals_settle_by_littles_law_and_fit_the_cache() -> None:
     assert 0 < plan.objectives.utilisation < 0.95
 
 
+def test_idle_copies_make_no_tokens() -> None:
+    """One request at once over two copies: the throughput, price and load are of one request."""
+    one, two = (recommended(promised(sequences=1, tpot=100, layout=Layout(4, 1, copies))) for copies in (1, 2))
+    assert one.throughput.output_tokens_per_second is not None
+    assert two.throughput.output_tokens_per_second is not None
+    assert two.throughput.output_tokens_per_second.value == one.throughput.output_tokens_per_second.value
+    assert two.throughput.output_tokens_per_second_per_gpu == pytest.approx(
+        two.throughput.output_tokens_per_second.value / 8
+    )
+    assert two.objectives is not None
+    assert two.objectives.requests_in_flight == 1
+
+
 def test_the_cheapest_that_keeps_the_promise_is_found() -> None:
     """Eight cards that keep a promise beat four that cost less and do not."""
     price = Offer("somewhere", "on_demand", "", "", 1, Decimal(2), "2026-11-01", "list", 0)
