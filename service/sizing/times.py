@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from service.sizing.corrections import used_for
-from service.sizing.judge import Feasible, one_copy
+from service.sizing.judge import Feasible
+from service.sizing.layouts import cut_by
 from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
 from service.sizing.performance.prediction import completed, copy_under, predicted, settled
 from service.sizing.performance.serving import Copy
@@ -101,7 +102,7 @@ def roofline_ms(found: Feasible) -> float:
     mean = max(1, question.workload.prompt_tokens + question.workload.output_tokens // 2)
     return step_ms(
         question.model,
-        found.layout if question.model.experts else one_copy(found.layout),
+        cut_by(found.layout, question.model.experts),
         machine.gpu,
         machine.link,
         machine.gpus_per_node,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil, hypot
 
 from service.sizing.hardware import Gpu, Link
-from service.sizing.layouts import Layout
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.performance.bands import (
     MOST_MEASURED_CONCURRENCY,
@@ -63,7 +63,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    layout, node = replica.layout, replica.gpus_per_node
+    layout, node = cut_by(replica.layout, replica.model.experts), replica.gpus_per_node
     stages = stage_costs(
         replica.model,
         layout,
