@@ -9,11 +9,10 @@ from pydantic.fields import FieldInfo
 
 from service.sizing.engine.defaults import AUTO_FIT
 from service.sizing.engine.kv_dtypes import KV_CACHE_DTYPES
-from service.sizing.question import RankBy
+from service.sizing.question import LONGEST_PROMISE_MS, MOST_GPUS, RankBy
 
 MAX_TOKENS = 100_000_000
 MAX_SEQUENCES = 10_000_000
-MAX_GPUS = 4096
 MAX_PEOPLE = 1_000_000
 MAX_CURVE_POINTS = 64
 MAX_BYTES = 1 << 60
@@ -76,7 +75,7 @@ ContextLength = Annotated[
 """A longest context as the engine takes one (vLLM 0.33 `config/model.py: ModelConfig`)."""
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), INTEGRAL]
-Count = Annotated[int, Field(ge=1, le=MAX_GPUS), INTEGRAL]
+Count = Annotated[int, Field(ge=1, le=MOST_GPUS), INTEGRAL]
 
 
 class Contract(BaseModel):
@@ -160,10 +159,10 @@ class WorkloadRequest(Contract):
 class ObjectivesRequest(Contract):
     """Promises the deployment must keep under the load asked, held against the prediction with a margin."""
 
-    ttft_ms: Annotated[Number, Field(gt=0, le=3_600_000)] | None = Field(
+    ttft_ms: Annotated[Number, Field(gt=0, le=LONGEST_PROMISE_MS)] | None = Field(
         default=None, description="most time to first token, median (ms)", examples=[1000]
     )
-    tpot_ms: Annotated[Number, Field(gt=0, le=3_600_000)] | None = Field(
+    tpot_ms: Annotated[Number, Field(gt=0, le=LONGEST_PROMISE_MS)] | None = Field(
         default=None, description="most time per output token, median (ms)", examples=[40]
     )
 

@@ -14,8 +14,7 @@ from service.sizing.engine.refusal import Refusal
 from service.sizing.errors import SizingError
 from service.sizing.fit import fit
 from service.sizing.hardware import Gpu
-from service.sizing.judge import one_copy
-from service.sizing.layouts import Layout
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import weight_bits
 from service.sizing.performance import Replica, vllm
@@ -128,7 +127,7 @@ def _shape(record: ModelRecord, precision: str) -> ModelShape:
 
 def _replica(model: ModelShape, layout: Layout, gpu: Gpu, version: str | None, kv_cache_dtype: str) -> Replica:
     """One copy with the engine's defaults; its cache is taken to have held what it ran."""
-    copy = layout if model.experts else one_copy(layout)
+    copy = cut_by(layout, model.experts)
     fitted = fit(model, copy, gpu, gpu.link, EngineOptions(version=version, kv_cache_dtype=kv_cache_dtype))
     if isinstance(fitted, Refusal):
         raise _CannotCompare(f"the engine's rules refuse it: {fitted.message}")

@@ -8,8 +8,8 @@ from math import ceil
 
 from service.sizing.errors import Indivisible
 from service.sizing.hardware import Gpu, Link
-from service.sizing.judge import Feasible, one_copy
-from service.sizing.layouts import Layout
+from service.sizing.judge import Feasible
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.schemes import Compute
 from service.sizing.model.shape import ModelShape
 from service.sizing.performance import (
@@ -63,12 +63,7 @@ def used_for(found: Feasible) -> Used:
         return NOTHING_USED
     batch = found.settled.fitted.cache.defaults.max_num_batched_tokens
     where = found.machine.gpu, found.machine.link, found.machine.gpus_per_node
-    return _used(question.model, where, points, batch, _copy_layout(question.model, found.layout))
-
-
-def _copy_layout(model: ModelShape, layout: Layout) -> Layout:
-    """What tells configurations apart: copies of dense models are alike, those that share experts are not."""
-    return layout if model.experts else one_copy(layout)
+    return _used(question.model, where, points, batch, cut_by(found.layout, question.model.experts))
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +74,7 @@ def _used(
     for point in points:
         beside = _beside(model, where, point, max_num_batched_tokens)
         if beside is not None:
-            by_layout[_copy_layout(model, point.layout)].append((point, beside))
+            by_layout[cut_by(point.layout, model.experts)].append((point, beside))
     own = by_layout.pop(layout, [])
     correction = corrected_by(
         [beside for _, beside in own], [[beside for _, beside in group] for group in by_layout.values()]

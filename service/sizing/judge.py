@@ -22,18 +22,12 @@ from service.sizing.kv_cache.planner import (
     plan_cache,
     sequences_refusal,
 )
-from service.sizing.layouts import Layout
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.outside import no_room_outside
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Assumptions, Machine, Question
 from service.sizing.working_space import Band
-
-
-@lru_cache(maxsize=4096)
-def one_copy(layout: Layout) -> Layout:
-    """The layout of a single copy."""
-    return replace(layout, data_parallel_size=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +147,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             fix=_longer(question, longest),
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
-    copy = layout if model.experts else one_copy(layout)
+    copy = cut_by(layout, model.experts)
     options, warnings = _with_sequences(question.engine, model, copy, gpu, sequences)
     context = workload.context_tokens
     beyond = context if context > model.default_context_tokens else 0

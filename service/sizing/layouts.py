@@ -39,6 +39,15 @@ class Layout:
         return self.expert_parallel and self.tensor_parallel_size > 1 and self.data_parallel_size > 1
 
 
+@lru_cache(maxsize=4096)
+def cut_by(layout: Layout, experts: int) -> Layout:
+    """The layout that decides what a rank holds: copies share experts, and where there are none nothing.
+
+    `experts` is what the engine counts of a layer; where it overlooks them, the copies are apart too.
+    """
+    return layout if experts else replace(layout, data_parallel_size=1)
+
+
 def powers_up_to(limit: int) -> list[int]:
     """1, 2, 4, 8 ... not above `limit`."""
     sizes = [1]

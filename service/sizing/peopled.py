@@ -26,8 +26,7 @@ def demand_on(found: Feasible, people: People) -> Demand | Refusal:
 
 def answer_s(one: Copy, concurrency: float) -> float:
     """Seconds from a question to the end of its answer, with `concurrency` requests in a copy."""
-    state = one.at(concurrency)
-    return state.ttft_s + (one.output_tokens - 1) * state.tpot_s
+    return one.at(concurrency).answer_s(one.output_tokens)
 
 
 def loaded(question: Question, demand: Demand) -> Question:

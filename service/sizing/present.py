@@ -27,7 +27,7 @@ from service.sizing.engine import flags, manifests
 from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_latent, is_quantised
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.kv_cache.page_bytes import kv_bytes_per_token
-from service.sizing.layouts import Layout
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
 from service.sizing.peopled import people_answer
@@ -254,7 +254,7 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
             nodes_crossed=deployment.nodes - 1,
         ),
         latency=LatencyAnswer(
-            weight_read_ms=weight_read_ms(model, layout, found.machine.gpu, fraction),
+            weight_read_ms=weight_read_ms(model, cut_by(layout, model.experts), found.machine.gpu, fraction),
             tpot_ms=timed and timed.tpot_ms,
             ttft_ms=timed and timed.ttft_ms,
             limited_by=timed and timed.limited_by.value,

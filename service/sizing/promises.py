@@ -21,7 +21,7 @@ from service.sizing.performance.objectives import (
     state_keeps,
 )
 from service.sizing.performance.serving import MOST_UTILISATION, Copy, State
-from service.sizing.question import Objectives, Question
+from service.sizing.question import LONGEST_PROMISE_MS, Objectives, Question
 from service.sizing.times import copy, state
 
 CODES = ("rate_too_high", "tpot_missed", "ttft_missed")
@@ -121,8 +121,14 @@ def carried_by_copy(found: Feasible) -> float:
 
 
 def side_by_side(found: Feasible) -> int:
-    """Deployments of a layout that carry what is asked together; 0 where one carries nothing."""
+    """Deployments of a layout that carry what is asked together; 0 where one carries nothing.
+
+    People are shared out over them: the fewer share one, the more of them wait for it at a busy moment.
+    """
     carried, workload = carried_by_copy(found) * found.layout.data_parallel_size, found.question.workload
+    if workload.people is not None:
+        fewer = most_people(found, workload.people, int(carried))
+        return ceil(workload.people.people / fewer) if fewer else 0
     asked = workload.requests_per_second or workload.concurrent_sequences
     return ceil(asked / carried) if carried else 0
 
@@ -142,7 +148,7 @@ def _at(found: Feasible) -> str:
 
 def refusal_of(missed: Missed) -> Refusal:
     """The refusal, with the largest load of the same layout that keeps the promises, and those that this load keeps."""
-    options = [*_smaller_loads(missed.found), *_looser_promises(missed.found)]
+    options = [*_smaller_loads(missed.found), *(_looser_promises(missed.found) if missed.code in CODES else ())]
     return Refusal(missed.code, missed.message, fix=", or ".join(options) or None)
 
 
@@ -165,15 +171,15 @@ def _looser_promises(found: Feasible) -> Iterator[str]:
     if now is None:
         return
     kept = [
-        f"{name} of {_rounded_up(value)}"
+        (name, value)
         for name, value, most in (
             ("tpot_ms", now.tpot_s * 1000 * token.factor, promised.tpot_ms),
             ("ttft_ms", now.ttft_s * 1000 * first.factor, promised.ttft_ms),
         )
         if most is not None and value > most
     ]
-    if kept:
-        yield f"promise a {' and a '.join(kept)}"
+    if kept and all(value <= LONGEST_PROMISE_MS for _, value in kept):
+        yield f"promise a {' and a '.join(f'{name} of {_rounded_up(value)}' for name, value in kept)}"
 
 
 def _rounded_up(ms: float) -> str:
@@ -192,7 +198,7 @@ def objectives_answer(found: Feasible) -> ObjectivesAnswer | None:
     return ObjectivesAnswer(
         tpot=_promise(promised.tpot_ms, now.tpot_s, token),
         ttft=_promise(promised.ttft_ms, now.ttft_s, first),
-        requests_in_flight=now.concurrency * copies,
+        requests_in_flight=workload.concurrent_sequences if rate is None else rate * now.answer_s(one.output_tokens),
         concurrent_sequences=carried_at_once(found, one),
         requests_per_second=carried_a_second(found, one),
         utilisation=None if rate is None else rate / full,

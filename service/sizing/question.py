@@ -15,6 +15,12 @@ from service.sizing.model.shape import ModelShape
 from service.sizing.performance.measured import ServingPoint
 from service.sizing.topology import Topology
 
+MOST_GPUS = 4096
+"""Most GPUs that can be asked for."""
+
+LONGEST_PROMISE_MS = 3_600_000
+"""Longest time that can be promised."""
+
 
 class RankBy(StrEnum):
     """What makes one feasible plan better than another."""

@@ -16,7 +16,7 @@ from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
 from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of, side_by_side
 from service.sizing.quantities import ceil_div, round_up
-from service.sizing.question import Machine, Question, RankBy
+from service.sizing.question import MOST_GPUS, Machine, Question, RankBy
 from service.sizing.remedies import MORE_MEMORY, remedy
 from service.sizing.times import state, token_ms, tokens_per_second
 
@@ -359,6 +359,6 @@ def _enough_copies(searched: Searched, counted: Counted) -> Layout | None:
             size = layout.gpu_count // layout.data_parallel_size
             gpus = ceil(asked / carried) * size
             gpus = round_up(gpus, node) if gpus > node else gpus
-            if gpus % size == 0:
+            if gpus % size == 0 and gpus <= MOST_GPUS:
                 found.append(replace(layout, data_parallel_size=gpus // size))
     return min(found, key=lambda layout: layout.gpu_count, default=None)

@@ -3,9 +3,10 @@
 from functools import lru_cache
 
 from service.sizing.corrections import used_for
-from service.sizing.judge import Feasible, one_copy
+from service.sizing.judge import Feasible
+from service.sizing.layouts import cut_by
 from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
-from service.sizing.performance.prediction import copy_under, predicted, settled
+from service.sizing.performance.prediction import completed, copy_under, predicted, settled
 from service.sizing.performance.serving import Copy
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 
@@ -32,9 +33,15 @@ def replica_of(found: Feasible) -> Replica | None:
 
 
 def load_of(found: Feasible) -> Load:
-    """What one copy serves."""
+    """What the fullest copy serves."""
     workload = found.question.workload
-    return Load(found.sequences, workload.prompt_tokens, workload.output_tokens, workload.requests_per_second)
+    return Load(
+        found.sequences,
+        workload.prompt_tokens,
+        workload.output_tokens,
+        workload.requests_per_second,
+        workload.concurrent_sequences,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -83,7 +90,7 @@ def tokens_per_second(found: Feasible) -> float:
     """Central output rate over all copies; the roofline's where nothing is predicted."""
     one, workload, copies = state(found), found.question.workload, found.layout.data_parallel_size
     if one is not None:
-        rate = workload.requests_per_second or one.requests_per_second * copies
+        rate = workload.requests_per_second or completed(load_of(found), one, copies)
         return rate * workload.output_tokens
     most = found.settled.fitted.cache.defaults.max_num_seqs * copies
     return min(workload.concurrent_sequences, most) / roofline_ms(found) * 1000
@@ -95,7 +102,7 @@ def roofline_ms(found: Feasible) -> float:
     mean = max(1, question.workload.prompt_tokens + question.workload.output_tokens // 2)
     return step_ms(
         question.model,
-        found.layout if question.model.experts else one_copy(found.layout),
+        cut_by(found.layout, question.model.experts),
         machine.gpu,
         machine.link,
         machine.gpus_per_node,

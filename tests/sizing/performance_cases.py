@@ -141,6 +141,21 @@ DEEPSEEK_V3: dict[str, Any] = {
 }
 """DeepSeek V3 before quantisation."""
 
+DBRX = {
+    "architectures": ["DbrxForCausalLM"],
+    "model_type": "dbrx",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 100352,
+    "d_model": 6144,
+    "n_heads": 48,
+    "n_layers": 40,
+    "max_seq_len": 32768,
+    "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000},
+    "ffn_config": {"ffn_act_fn": {"name": "silu"}, "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    "tie_word_embeddings": False,
+}
+"""databricks/dbrx-instruct."""
+
 CONFIGS = {
     "llama-70b": (LLAMA_70B, "fp8"),
     "llama-70b-bf16": (LLAMA_70B, "bf16"),
@@ -148,6 +163,7 @@ CONFIGS = {
     "gpt-oss-120b": (GPT_OSS_120B, "checkpoint"),
     "minimax-m2.5": (MINIMAX_M2_5, "checkpoint"),
     "deepseek-v3": (DEEPSEEK_V3, "bf16"),
+    "dbrx": (DBRX, "checkpoint"),
 }
 
 

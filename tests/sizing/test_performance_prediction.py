@@ -181,6 +181,22 @@ def test_throughput_counts_all_copies() -> None:
     assert two.output_tokens_per_second.value == pytest.approx(2 * one.output_tokens_per_second.value)
 
 
+@pytest.mark.parametrize(("over_all", "fullest"), [(1, 1), (9, 2), (15, 2), (16, 2)])
+def test_copies_complete_no_more_than_is_asked_of_them(over_all: int, fullest: int) -> None:
+    """Little's law over all eight copies: requests at once = completed a second x time of one; idle copies add none."""
+    served, load = replica("llama-70b", "h100-sxm", Layout(4, 1, 8)), Load(fullest, 1024, 256, over_all_copies=over_all)
+    found = predict(served, load)
+    whole = (found.ttft_ms.value + 255 * found.tpot_ms.value) / 1000
+    assert found.requests_per_second * whole == pytest.approx(over_all)
+
+
+def test_copies_are_apart_where_the_engine_overlooks_the_experts() -> None:
+    """vLLM finds no experts in DBRX's nested configuration: 18 copies on 8 GPUs each cut experts 8 ways, not 144."""
+    eight, many = (predict(replica("dbrx", "h100-sxm", Layout(8, 1, copies)), Load(4, 512, 64)) for copies in (1, 18))
+    assert many.tpot_ms.value == eight.tpot_ms.value
+    assert many.requests_per_second == pytest.approx(18 * eight.requests_per_second)
+
+
 def test_an_arrival_rate_decides_the_load() -> None:
     """Half of what is completed at the limit: half utilised, as many completed as arrive."""
     served = replica("llama-70b", "h100-sxm", Layout(4, 1, 2), cache_holds=64)

@@ -120,6 +120,22 @@ def test_every_fix_of_a_broken_promise_works(promise: dict[str, Any], code: str)
         assert promised(layout=Layout(4), **(asked | dict[str, Any]({looser[1]: float(looser[2])}))).recommended
 
 
+@pytest.mark.parametrize("people", [People(9000, 0.5, 40, 1.0, 0.01), People(1000, 0.5, 0, None, 0.01)])
+def test_no_promise_makes_room_for_the_cache(people: People) -> None:
+    """What too many people would keep waiting is cured by fewer people or more cards, not by a looser promise."""
+    missed = refused(promised(people=people, tpot=5, ttft=100, layout=Layout(4)))
+    assert missed.code == "cache_too_small"
+    assert "promise a" not in (missed.fix or "")
+
+
+def test_nothing_is_advised_that_cannot_be_asked_for() -> None:
+    """At most 4,096 GPUs, and an hour for the first token."""
+    answer = promised(rate=50_000, sequences=1, tpot=40, ttft=2000)
+    fixes = " ".join(each.fix or "" for each in answer.rejected if each.code == "rate_too_high")
+    assert "side by side" in fixes
+    assert not [count for count in re.findall(r"use (\d+) GPUs", fixes) if int(count) > 4096]
+
+
 def test_an_impossible_promise_is_refused_with_what_would_be_kept() -> None:
     """Nothing answers a token of 70 billion parameters in a millisecond; no count of GPUs is named."""
     answer = promised(tpot=1.0)
@@ -149,12 +165,25 @@ def test_arrivals_settle_by_littles_law_and_fit_the_cache() -> None:
     assert plan.latency.tpot_ms is not None
     assert plan.latency.ttft_ms is not None
     whole = (plan.latency.ttft_ms.value + (OUTPUT - 1) * plan.latency.tpot_ms.value) / 1000
-    assert plan.objectives.requests_in_flight == pytest.approx(3 * whole, rel=0.05)
+    assert plan.objectives.requests_in_flight == pytest.approx(3 * whole)
     assert plan.throughput.requests_per_second == 3
     per_conversation = plan.kv_cache.bytes_per_token_per_gpu * 4096
     assert plan.memory.kv_cache_needed_bytes >= 3 * whole * per_conversation * 0.95
     assert plan.objectives.utilisation is not None
     assert 0 < plan.objectives.utilisation < 0.95
+
+
+def test_idle_copies_make_no_tokens() -> None:
+    """One request at once over two copies: the throughput, price and load are of one request."""
+    one, two = (recommended(promised(sequences=1, tpot=100, layout=Layout(4, 1, copies))) for copies in (1, 2))
+    assert one.throughput.output_tokens_per_second is not None
+    assert two.throughput.output_tokens_per_second is not None
+    assert two.throughput.output_tokens_per_second.value == one.throughput.output_tokens_per_second.value
+    assert two.throughput.output_tokens_per_second_per_gpu == pytest.approx(
+        two.throughput.output_tokens_per_second.value / 8
+    )
+    assert two.objectives is not None
+    assert two.objectives.requests_in_flight == 1
 
 
 def test_the_cheapest_that_keeps_the_promise_is_found() -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from service.api.calibrations.requests import BenchmarkRequest
 from service.api.calibrations.taking import storable
-from service.api.contract import MAX_GPUS, MAX_NAMES
+from service.api.contract import MAX_NAMES
 from service.api.problems import FieldError, invalid, unknown
 from service.catalogue.importers.benchmark import MEANING, BenchmarkRow
 from service.catalogue.importers.gpu_match import Match, Unknown, match_gpu
@@ -19,6 +19,7 @@ from service.catalogue.records.calibration import LinkMeasurement, ServingMeasur
 from service.catalogue.records.calibration_checks import link_outliers, serving_outliers
 from service.catalogue.servings import LinkRecord, ServingRecord
 from service.catalogue.snapshot import Snapshot, UnknownName
+from service.sizing.question import MOST_GPUS
 
 OF_LINKS = frozenset({"operation", "world_size", "nodes", "link"})
 """Conditions of link tests; all others are of load tests."""
@@ -124,7 +125,7 @@ def _asked_for(name: str) -> FieldError:
 def _serving(row: BenchmarkRow, gpu: str, asked: BenchmarkRequest, source: str) -> ServingMeasurement:
     measurement = serving_measurement(row, source=source, gpu=gpu, given=asked.given(), note=asked.note)
     sizes = {name: value for name, value in asdict(measurement).items() if name.endswith(("_size", "gpu_count"))}
-    _refuse((name for name, value in sizes.items() if value > MAX_GPUS), f"is more than {MAX_GPUS}")
+    _refuse((name for name, value in sizes.items() if value > MOST_GPUS), f"is more than {MOST_GPUS}")
     if len(measurement.model) > MAX_NAMES:
         raise invalid((FieldError("model", f"the report's name has more than {MAX_NAMES} characters"),))
     return replace(measurement, measured_on=asked.measured_on)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil, hypot
 
 from service.sizing.hardware import Gpu, Link
-from service.sizing.layouts import Layout
+from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.performance.bands import (
     MOST_MEASURED_CONCURRENCY,
@@ -63,7 +63,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    layout, node = replica.layout, replica.gpus_per_node
+    layout, node = cut_by(replica.layout, replica.model.experts), replica.gpus_per_node
     stages = stage_costs(
         replica.model,
         layout,
@@ -118,12 +118,16 @@ class Load:
         Of a request, mean.
     requests_per_second : float or None
         Arrivals over all copies; they decide the concurrency where they are given.
+    over_all_copies : float or None
+        Requests at once over all copies, where they do not share evenly and `concurrency` is that of the fullest;
+        None: as many in each.
     """
 
     concurrency: float
     prompt_tokens: int
     output_tokens: int
     requests_per_second: float | None = None
+    over_all_copies: float | None = None
 
 
 class Limit(StrEnum):
@@ -217,6 +221,12 @@ def settled(copy: Copy, load: Load, copies: int) -> State | None:
     return copy.at_rate(load.requests_per_second / copies)
 
 
+def completed(load: Load, state: State, copies: int) -> float:
+    """Requests a second that all copies complete in a state of the fullest (Little's law), without a rate."""
+    at_once = load.concurrency * copies if load.over_all_copies is None else load.over_all_copies
+    return state.requests_per_second * at_once / load.concurrency
+
+
 def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) -> Prediction:
     """Times and throughput of a deployment, each with a band.
 
@@ -236,7 +246,10 @@ def predicted(replica: Replica, load: Load, copy: Copy, found: State | None) -> 
     if rate is not None:
         utilisation = rate / copies / copy.at(copy.limit).requests_per_second
     state = found or copy.at(copy.limit)
-    requests = rate if rate is not None and found is not None else state.requests_per_second * copies
+    if rate is None:
+        requests = completed(load, state, copies)
+    else:
+        requests = rate if found is not None else state.requests_per_second * copies
     longest = load.prompt_tokens + load.output_tokens
     sure = confidence(
         replica.model,

@@ -49,6 +49,10 @@ class State:
     ttft_s: float
     requests_per_second: float
 
+    def answer_s(self, output_tokens: int) -> float:
+        """Seconds from a request to the end of its answer."""
+        return self.ttft_s + (output_tokens - 1) * self.tpot_s
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
