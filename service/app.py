@@ -33,7 +33,7 @@ from service.api.problems import EXCEPTION_HANDLERS
 from service.api.reading import MAX_BODY_BYTES
 from service.catalogue.snapshot import Snapshot
 from service.settings import Settings
-from service.storage.catalogue import load_snapshot
+from service.storage.catalogue import EMPTY, load_snapshot
 from service.storage.engine import Engine, create_engine, transaction
 from service.storage.listen import follow
 from service.telemetry import CATALOGUE_REVISION, metrics
@@ -100,15 +100,17 @@ def build_app(settings: Settings) -> Litestar:
         # A thread of its own, which the end waits for: one that is cancelled would keep its connection.
         loader = ThreadPoolExecutor(1, "catalogue")
 
-        async def refresh() -> None:
+        def load_newer() -> None:
             held: Snapshot = app.state.snapshot
-            fresh = await asyncio.get_running_loop().run_in_executor(
-                loader, lambda: _load(engine).keeping(held).prepare()
-            )
-            # Another load may have ended meanwhile, and a revision never goes back.
-            if fresh.revision > app.state.snapshot.revision:
-                app.state.snapshot = fresh
+            fresh = _load(engine, held)
+            # A revision never goes back.
+            if fresh.revision > held.revision:
+                app.state.snapshot = fresh.keeping(held).prepare()
                 CATALOGUE_REVISION.set(fresh.revision)
+
+        async def refresh() -> None:
+            # One load after the other: who writes and who hears of it ask for the same revision.
+            await asyncio.get_running_loop().run_in_executor(loader, load_newer)
 
         async def changed(_: int) -> None:
             await refresh()
@@ -167,6 +169,6 @@ def _warm(snapshot: Snapshot, ended: threading.Event) -> None:
     docs_page()
 
 
-def _load(engine: Engine) -> Snapshot:
+def _load(engine: Engine, earlier: Snapshot = EMPTY) -> Snapshot:
     with transaction(engine) as connection:
-        return load_snapshot(connection)
+        return load_snapshot(connection, earlier=earlier)

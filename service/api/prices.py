@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -307,13 +308,14 @@ def after_cursor(
     Problem
         404: the cursor is not one of ours.
     """
-    keyed = [(key(item), index) for index, item in enumerate(items)]
+    keyed = ((key(item), index) for index, item in enumerate(items))
     if query.after is not None:
         seen = _read_cursor(query.after)
-        keyed = [each for each in keyed if each[0] > seen]
-    keyed.sort()
-    chosen = keyed[: query.limit]
-    following = _cursor(chosen[-1][0]) if len(chosen) < len(keyed) else None
+        keyed = (each for each in keyed if each[0] > seen)
+    # Keys are long and entries many, so only those of the page are kept.
+    first = heapq.nsmallest(query.limit + 1, keyed)
+    chosen = first[: query.limit]
+    following = _cursor(chosen[-1][0]) if len(chosen) < len(first) else None
     return [items[index] for _, index in chosen], following
 
 

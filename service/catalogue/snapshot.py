@@ -3,7 +3,7 @@
 import difflib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -36,6 +36,24 @@ OFFERS_REMEMBERED = 4096
 NEAREST = 3
 SIMILAR_ENOUGH = 0.5
 
+SIZED = ("gpus", "models", "startups")
+"""What predictions of startups rest on."""
+
+DERIVED: Mapping[str, tuple[str, ...]] = {
+    "compared_startups": SIZED,
+    "memory_errors": SIZED,
+    "_neighbours": SIZED,
+    "_unfitted_startups": ("startups",),
+    "_startups_by_model": ("startups",),
+    "_servings_by_model": ("servings",),
+    "typical_per_gpu_hour": ("prices",),
+    "providers": ("prices",),
+    "newest_price_on": ("prices",),
+    "_prices_by_gpu": ("prices",),
+    "_offers": ("prices",),
+}
+"""What a snapshot remembers of what it computed, and the records that each rests on."""
+
 
 class UnknownName(LookupError):
     """Nothing in the catalogue has this name.
@@ -65,7 +83,7 @@ class Snapshot:
     revision : int
         Its revision; 0 for an empty catalogue.
     gpus, models, sources, instance_types, prices, hosted_prices, startups, servings, links : tuple of records
-        In the order of their keys.
+        In the order of their keys; prices in the order they came, those of one revision by their keys.
 
     Raises
     ------
@@ -171,14 +189,22 @@ class Snapshot:
         return typical_per_gpu_hour(self.prices)
 
     def keeping(self, earlier: "Snapshot") -> "Snapshot":
-        """This catalogue with the records of an earlier one where they are equal, and so with what was read of them."""
+        """This catalogue with the records of an earlier one where they are equal, and so with what was read of them.
+
+        What an earlier one derived from records that are all unchanged is kept too.
+        """
         models = {model.name: model for model in earlier.models}
         gpus = {gpu.slug: gpu for gpu in earlier.gpus}
-        return replace(
+        kept = replace(
             self,
             models=tuple(old if (old := models.get(new.name)) == new else new for new in self.models),
             gpus=tuple(old if (old := gpus.get(new.slug)) == new else new for new in self.gpus),
         )
+        unchanged = {field.name for field in fields(self) if getattr(kept, field.name) == getattr(earlier, field.name)}
+        for name, needs in DERIVED.items():
+            if name in vars(earlier) and unchanged.issuperset(needs):
+                vars(kept)[name] = vars(earlier)[name]
+        return kept
 
     def startup_points(self, model: str) -> Mapping[str, tuple[StartupPoint, ...]]:
         """Accepted startups of a model that correct predictions, by GPU slug."""

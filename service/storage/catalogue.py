@@ -1,10 +1,12 @@
 """Reading and writing the catalogue."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import date, datetime
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
@@ -93,10 +95,10 @@ def _model_to_row(model: ModelRecord) -> dict[str, Any]:
 
 def model_from_row(row: Row) -> ModelRecord:
     """A model from a row of its table."""
-    fields = {name: value for name, value in row.items() if name != "config_sha256"}
-    fields["config"] = json_values.decode(row["config"])
-    fields["hf_quant_config"] = json_values.decode(row["hf_quant_config"])
-    return ModelRecord(**fields)
+    values = {name: value for name, value in row.items() if name != "config_sha256"}
+    values["config"] = json_values.decode(row["config"])
+    values["hf_quant_config"] = json_values.decode(row["hf_quant_config"])
+    return ModelRecord(**values)
 
 
 def _instance_to_row(instance: InstanceType) -> dict[str, Any]:
@@ -106,22 +108,48 @@ def _instance_to_row(instance: InstanceType) -> dict[str, Any]:
 def instance_from_row(row: Row) -> InstanceType:
     """A machine from a row of its table."""
     link = None if row["link"] is None else Link(row["link"])
-    fields: dict[str, Any] = dict(row) | {"ambiguous": tuple(row["ambiguous"]), "link": link}
-    return InstanceType(**fields)
+    values: dict[str, Any] = dict(row) | {"ambiguous": tuple(row["ambiguous"]), "link": link}
+    return InstanceType(**values)
+
+
+PRICE_FIELDS = tuple(field.name for field in fields(Price))
+_price_values = attrgetter(*PRICE_FIELDS)
+_KINDS = {kind.value: kind for kind in PriceKind}
 
 
 def price_to_row(price: Price) -> dict[str, Any]:
     """A row of the table of prices."""
-    return asdict(price) | {"offer": offer_key(price), "ambiguous": list(price.ambiguous), "kind": price.kind.value}
+    row: dict[str, Any] = dict(zip(PRICE_FIELDS, _price_values(price), strict=True))
+    return row | {"offer": offer_key(price), "ambiguous": list(price.ambiguous), "kind": price.kind.value}
 
 
 def price_from_row(row: Row) -> Price:
     """A price from a row of its table; text that many prices share is kept once."""
-    fields: dict[str, Any] = {name: sys.intern(value) if type(value) is str else value for name, value in row.items()}
-    del fields["offer"]
-    fields["ambiguous"] = tuple(row["ambiguous"])
-    fields["kind"] = PriceKind(row["kind"])
-    return Price(**fields)
+    kept, gpu = sys.intern, row["gpu"]
+    return Price(
+        provider=kept(row["provider"]),
+        region=kept(row["region"]),
+        zone=kept(row["zone"]),
+        instance_type=kept(row["instance_type"]),
+        gpu=None if gpu is None else kept(gpu),
+        gpu_name=kept(row["gpu_name"]),
+        ambiguous=tuple(row["ambiguous"]),
+        gpu_count=row["gpu_count"],
+        gpu_fraction=row["gpu_fraction"],
+        kind=_KINDS[row["kind"]],
+        currency=kept(row["currency"]),
+        amount_per_hour=row["amount_per_hour"],
+        host_included=row["host_included"],
+        observed_on=_same_day(row["observed_on"]),
+        source=kept(row["source"]),
+        note=kept(row["note"]),
+    )
+
+
+@lru_cache(maxsize=8192)
+def _same_day(day: date) -> date:
+    """One object for each day, of which many prices are."""
+    return day
 
 
 MAPPERS: tuple[Mapper[Any], ...] = (
@@ -135,6 +163,20 @@ MAPPERS: tuple[Mapper[Any], ...] = (
     Mapper(ServingRecord, tables.serving_calibrations, serving_to_row, serving_from_row),
     Mapper(LinkRecord, tables.link_calibrations, link_to_row, link_from_row),
 )
+FIELDS: Mapping[type, str] = {
+    SourceRecord: "sources",
+    GpuRecord: "gpus",
+    ModelRecord: "models",
+    InstanceType: "instance_types",
+    Price: "prices",
+    HostedPrice: "hosted_prices",
+    StartupRecord: "startups",
+    ServingRecord: "servings",
+    LinkRecord: "links",
+}
+"""Where a snapshot holds each kind."""
+
+EMPTY = Snapshot(0)
 OBSERVATIONS = frozenset({Price, HostedPrice, StartupRecord, ServingRecord, LinkRecord})
 """Kinds whose records never contradict another kind's: a writer of others need not read them."""
 
@@ -163,23 +205,76 @@ def read_rows(
     connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElement[bool]
 ) -> dict[tuple[Any, ...], Any]:
     """Records of one kind by their keys, in their order."""
-    table = mapper.table.table
-    columns = [column for column in table.c if column.name not in BOOKKEEPING]
-    order = [table.c[column] for column in mapper.table.key]
+    order = [mapper.table.table.c[column] for column in mapper.table.key]
+    return {mapper.key(row): mapper.from_row(row) for row in _rows(connection, mapper, where, order)}
+
+
+def _rows(
+    connection: sa.Connection,
+    mapper: Mapper[Any],
+    where: sa.ColumnElement[bool],
+    order: Sequence[sa.ColumnElement[Any]] = (),
+) -> Iterator[Row]:
+    """Rows of one kind without their bookkeeping, some at a time."""
+    columns = [column for column in mapper.table.table.c if column.name not in BOOKKEEPING]
+    names = [column.name for column in columns]
     selected = sa.select(*columns).where(where).order_by(*order)
-    rows = connection.execute(selected, execution_options={"yield_per": ROWS_AT_A_TIME}).mappings()
-    return {mapper.key(row): mapper.from_row(row) for row in cast("Iterable[Row]", rows)}
+    for row in connection.execute(selected, execution_options={"yield_per": ROWS_AT_A_TIME}):
+        yield dict(zip(names, row, strict=True))
 
 
-def load_snapshot(connection: sa.Connection, revision: int | None = None) -> Snapshot:
+def read_records(connection: sa.Connection, mapper: Mapper[Record], where: sa.ColumnElement[bool]) -> Iterator[Record]:
+    """Records of one kind, some at a time, in no order."""
+    return map(mapper.from_row, _rows(connection, mapper, where))
+
+
+def load_snapshot(connection: sa.Connection, revision: int | None = None, *, earlier: Snapshot = EMPTY) -> Snapshot:
     """The catalogue as of a revision (None: the newest).
 
     Every table is read as of one revision number, so a writer that commits meanwhile changes nothing.
+
+    Parameters
+    ----------
+    earlier : Snapshot
+        Of the same database: what did not change since is taken from it and not read again.
     """
     if revision is None:
         revision = current_revision(connection)
-    records = {mapper.kind: read_rows(connection, mapper, mapper.table.at(revision)) for mapper in MAPPERS}
-    return _snapshot(revision, records)
+    if revision == earlier.revision:
+        return earlier
+    records: dict[str, tuple[Any, ...]] = {
+        FIELDS[mapper.kind]: _records_at(connection, mapper, revision, earlier) for mapper in MAPPERS
+    }
+    return Snapshot(revision=revision, **records)
+
+
+def _records_at(connection: sa.Connection, mapper: Mapper[Any], revision: int, earlier: Snapshot) -> tuple[Any, ...]:
+    """The records of one kind as of a revision, in the order of their keys; prices in the order they came first.
+
+    Prices are many, and one is hardly ever replaced, so those that came are put behind those that are held.
+    """
+    table, held = mapper.table, getattr(earlier, FIELDS[mapper.kind])
+    came = table.at(revision) & ~table.at(earlier.revision)
+    gone = table.at(earlier.revision) & ~table.at(revision)
+    if mapper.kind is Price and not _any(connection, gone):
+        return (*held, *_ordered(connection, mapper, came)) if _any(connection, came) else held
+    if _any(connection, came | gone):
+        return tuple(_ordered(connection, mapper, table.at(revision)))
+    return held
+
+
+def _any(connection: sa.Connection, where: sa.ColumnElement[bool]) -> bool:
+    return bool(connection.scalar(sa.select(sa.exists().where(where))))
+
+
+def _ordered(connection: sa.Connection, mapper: Mapper[Any], where: sa.ColumnElement[bool]) -> Iterator[Any]:
+    """Records by key, text by its code points whatever the database's locale; prices by revision first."""
+    columns = mapper.table.table.c
+    order: list[sa.ColumnElement[Any]] = [columns.from_revision] if mapper.kind is Price else []
+    for name in mapper.table.key:
+        column = columns[name]
+        order.append(sa.collate(column, "C") if isinstance(column.type, sa.Text) else column)
+    return map(mapper.from_row, _rows(connection, mapper, where, order))
 
 
 def publish(connection: sa.Connection, records: Iterable[object], *, author: str, summary: str) -> int:
@@ -264,18 +359,6 @@ def _write(
 
 
 def _snapshot(revision: int, records: Mapping[type, Mapping[tuple[Any, ...], Any]]) -> Snapshot:
-    def of(kind: type[Record]) -> tuple[Record, ...]:
-        return tuple(record for _, record in sorted(records[kind].items(), key=lambda item: item[0]))
-
-    return Snapshot(
-        revision=revision,
-        gpus=of(GpuRecord),
-        models=of(ModelRecord),
-        sources=of(SourceRecord),
-        instance_types=of(InstanceType),
-        prices=of(Price),
-        hosted_prices=of(HostedPrice),
-        startups=of(StartupRecord),
-        servings=of(ServingRecord),
-        links=of(LinkRecord),
-    )
+    """The catalogue of these records, to see that it does not contradict itself."""
+    values: dict[str, tuple[Any, ...]] = {FIELDS[kind]: tuple(several.values()) for kind, several in records.items()}
+    return Snapshot(revision=revision, **values)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
@@ -12,13 +12,12 @@ from service.catalogue.records.price import HostedPrice, Price, typical_per_gpu_
 from service.storage.catalogue import (
     BOOKKEEPING,
     MAPPERS,
-    ROWS_AT_A_TIME,
     WRITER_LOCK,
     Mapper,
-    Row,
     announce,
     current_revision,
     open_revision,
+    read_records,
 )
 
 STATED = {Price: ("amount_per_hour",), HostedPrice: ("input_per_million", "output_per_million")}
@@ -102,9 +101,7 @@ def store_observations(
 def usual_prices(connection: sa.Connection) -> Mapping[str, Decimal]:
     """Usual USD per GPU and hour of each card by the prices held, which are read without being kept."""
     mapper = next(mapper for mapper in MAPPERS if mapper.kind is Price)
-    held = sa.select(*_columns(mapper)).where(mapper.table.current)
-    rows = connection.execute(held, execution_options={"yield_per": ROWS_AT_A_TIME}).mappings()
-    return typical_per_gpu_hour(mapper.from_row(cast("Row", row)) for row in rows)
+    return typical_per_gpu_hour(read_records(connection, mapper, mapper.table.current))
 
 
 def _columns(mapper: Mapper[Any]) -> list[sa.Column[Any]]:

@@ -10,10 +10,11 @@ empty; without the `_usd` they are in `currency`), `kind`, `host_included`, `obs
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 
 from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal, share
-from service.catalogue.importers.gpu_match import Match, match_gpu
+from service.catalogue.importers.gpu_match import Match, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
 from service.catalogue.records.price import USD, HostedPrice, Price, PriceKind, check_hosted_price
 
@@ -95,7 +96,7 @@ def _price(
     if per_gpu is not None and abs(machine - per_gpu * gpus) > max(machine * ROUNDING, Decimal("0.00001") * gpus):
         what = f"{machine} per hour for {gpus} GPUs is not {per_gpu} for each"
         return Quarantined(row.number, "contradiction", what)
-    verdict = match_gpu(gpu_names.OWN, name, provider=provider, instance_type=row.text("instance_type"))
+    verdict = _match(name, provider, row.text("instance_type"))
     if not isinstance(verdict, Match):
         return refusal(row.number, name, verdict)
     parts = share(verdict, gpus)
@@ -120,6 +121,11 @@ def _price(
         note=row.text("note"),
     )
     return ledger.enter(row.number, price)
+
+
+@lru_cache(maxsize=4096)
+def _match(name: str, provider: str, instance_type: str) -> Verdict:
+    return match_gpu(gpu_names.OWN, name, provider=provider, instance_type=instance_type)
 
 
 def _amounts(row: rows.Row) -> tuple[str, Decimal | None, Decimal | None]:
