@@ -154,12 +154,20 @@ def test_a_result_of_vllm_is_taken(carded: Writing) -> None:
 
 def test_a_console_table_is_taken(carded: Writing) -> None:
     """It says neither model nor deployment: they are asked for, given, and corrected from then on."""
-    assert fields(report(carded, TABLE)) == {"gpu", "model", "engine", "engine_version", "tensor_parallel_size"}
+    assert fields(report(carded, TABLE)) == {"gpu", "model", "engine_version", "tensor_parallel_size"}
     taken = report(carded, TABLE, **GEMMA)
     assert taken.status_code == 201, taken.text
     assert taken.json()["items"][0]["calibration"]["concurrency"] == 16
     (point,) = carded.held().serving_points("google/gemma-3-27b-it")["a100-sxm4-80gb"]
     assert (point.point.concurrency, point.point.tpot_ms, point.point.prompt_tokens) == (16, 51.75, 1019)
+
+
+def test_a_report_of_vllms_own_tool_is_of_vllm_unless_said(carded: Writing) -> None:
+    """The same test with the engine left out is the same measurement; of another engine it is another."""
+    (first,) = report(carded, TABLE, **GEMMA | {"engine": "vllm"}).json()["items"]
+    unsaid = report(carded, TABLE, **{name: value for name, value in GEMMA.items() if name != "engine"})
+    assert (unsaid.status_code, unsaid.json()["items"][0]["calibration"]["id"]) == (200, first["calibration"]["id"])
+    assert report(carded, TABLE, **GEMMA | {"engine": "sglang"}).status_code == 201
 
 
 def test_output_of_nccl_tests_is_taken(carded: Writing) -> None:

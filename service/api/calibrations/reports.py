@@ -11,6 +11,7 @@ from service.api.calibrations.taking import storable
 from service.api.contract import MAX_NAMES
 from service.api.problems import FieldError, invalid, unknown
 from service.catalogue.importers.benchmark import MEANING, BenchmarkRow
+from service.catalogue.importers.benchmark import vllm as vllm_tool
 from service.catalogue.importers.gpu_match import Match, Unknown, match_gpu
 from service.catalogue.importers.measurements import MissingConditions, Value, link_measurement, serving_measurement
 from service.catalogue.importers.nccl import LinkTest
@@ -26,6 +27,8 @@ OF_LINKS = frozenset({"operation", "world_size", "nodes", "link"})
 
 OF_ONE = ("input_tokens_mean", "output_tokens_mean", "concurrency")
 """Figures that differ between the tests of a report, so that one value fills one gap."""
+
+ENGINE_TAKEN = "The engine was not said; for a report of `vllm bench serve` it was taken to be vLLM."
 
 SAME_LENGTH = 0.1
 """Relative difference between lengths of requests that are the same load."""
@@ -123,7 +126,12 @@ def _asked_for(name: str) -> FieldError:
 
 
 def _serving(row: BenchmarkRow, gpu: str, asked: BenchmarkRequest, source: str) -> ServingMeasurement:
-    measurement = serving_measurement(row, source=source, gpu=gpu, given=asked.given(), note=asked.note)
+    given, note = asked.given(), asked.note
+    if row.engine is None and asked.engine is None and row.format.startswith(vllm_tool.NAME):
+        # It speaks to most servers as "openai", and so names its own engine the least.
+        given["engine"] = "vllm"
+        note = f"{note} {ENGINE_TAKEN}".strip()
+    measurement = serving_measurement(row, source=source, gpu=gpu, given=given, note=note)
     sizes = {name: value for name, value in asdict(measurement).items() if name.endswith(("_size", "gpu_count"))}
     _refuse((name for name, value in sizes.items() if value > MOST_GPUS), f"is more than {MOST_GPUS}")
     if len(measurement.model) > MAX_NAMES:

@@ -100,7 +100,11 @@ class BenchmarkRequest(Contract):
     )
     gpu: Text | None = Field(default=None, description="catalogue slug or name of the card", examples=["h100-sxm"])
     model: Text | None = Field(default=None, description="as given to the engine", examples=["Qwen/Qwen3-32B"])
-    engine: Word | None = Field(default=None, description="what served it", examples=["vllm"])
+    engine: Word | None = Field(
+        default=None,
+        description="what served it; null: as reported, or vllm where `vllm bench serve` does not say",
+        examples=["vllm"],
+    )
     engine_version: Word | None = Field(default=None, description="its release", examples=["0.19.0"])
     gpu_count: Count | None = Field(default=None, description="GPUs of the whole deployment; null: as the sizes say")
     tensor_parallel_size: Count | None = Field(default=None, description="GPUs that split every layer", examples=[2])
