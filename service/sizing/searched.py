@@ -231,6 +231,7 @@ class Searched:
         """Whether the caller gave the layout."""
         return self.asked.layout is not None
 
+    @cached_property
     def for_one_conversation(self) -> "Searched":
         """The same question asked of a single conversation."""
         alone = replace(self.question.workload, concurrent_sequences=1, requests_per_second=None, people=None)
@@ -292,7 +293,7 @@ def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Reje
     if wants_another and (other := searched.smallest_serving(counted.machine, 0)):
         fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
     if not fixes and rejection.code in MEMORY:
-        alone = searched.for_one_conversation().smallest_serving(counted.machine, counted.gpu_count)
+        alone = searched.for_one_conversation.smallest_serving(counted.machine, counted.gpu_count)
         fixes.append(f"use {_described(alone.layout)} for fewer conversations" if alone else MORE_MEMORY)
     return replace(rejection, fix=", or ".join(fixes) or None)
 

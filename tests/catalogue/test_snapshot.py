@@ -122,3 +122,12 @@ def test_source_keys_are_spelled_out() -> None:
     snapshot = Snapshot(revision=1, sources=(SourceRecord("DS", "Vendor datasheet"),))
     assert snapshot.spelled_out("DS, FS 12, elsewhere") == "Vendor datasheet; FS 12; elsewhere"
     assert snapshot.spelled_out("DS page 3") == "Vendor datasheet: page 3"
+
+
+def test_what_was_derived_is_kept_while_its_records_are() -> None:
+    """A new price changes no error of memory; another figure of a card may."""
+    held = Snapshot(revision=1, gpus=(GPU,), models=(MODEL,)).prepare()
+    later = Snapshot(revision=2, gpus=(replace(GPU),), models=(MODEL,))
+    assert later.keeping(held).memory_errors is held.memory_errors
+    changed = replace(later, gpus=(replace(GPU, notes="another"),))
+    assert "memory_errors" not in vars(changed.keeping(held))

@@ -97,7 +97,11 @@ def test_a_later_day_stands_beside_the_earlier_one(engine: sa.Engine) -> None:
     assert store(engine, cheaper).revision == 2
     with engine.connect() as connection:
         assert set(load_snapshot(connection).prices) == {PRICE, cheaper}
-        assert load_snapshot(connection, 1).prices == (PRICE,)
+        first = load_snapshot(connection, 1)
+        assert first.prices == (PRICE,)
+        later = load_snapshot(connection, earlier=first)
+        assert (later, load_snapshot(connection, 1, earlier=later)) == (load_snapshot(connection), first)
+        assert later.prices[0] is first.prices[0]
 
 
 def test_a_contradiction_is_left_out_and_told(engine: sa.Engine) -> None:
