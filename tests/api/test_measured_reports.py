@@ -394,7 +394,8 @@ def test_a_status_needs_a_reason_and_a_measurement(carded: Writing) -> None:
     assert fields(set_status(carded, id_, status="quarantined", reason=" ")) == {"reason"}
     assert fields(set_status(carded, id_, status="gone", reason="x")) == {"status"}
     assert fields(set_status(carded, id_, reason="x")) == {"status"}
-    assert set_status(carded, "0" * 16, status="withdrawn", reason="x").status_code == 404
+    for unknown in ("0" * 16, "%00", "%C3%A9", "x" * 500):
+        assert set_status(carded, unknown, status="withdrawn", reason="x").status_code == 404
     assert set_status(carded, id_, status="quarantined", reason="look at it").json()["outcome"] == "changed"
 
 

@@ -96,6 +96,9 @@ async def post_status(request: Request[Any, Any, Any]) -> Response[bytes]:
     if asked.status is not Status.ACCEPTED and not asked.reason.strip():
         raise invalid((FieldError("reason", f"say why the measurement is {asked.status.value}"),))
     wanted: str = request.path_params["id"]
+    if not wanted.isalnum():
+        # The database does not take every character, and no digest has another.
+        raise unknown("calibration", wanted, ())
     changed = await asyncio.to_thread(_set_status, request.app.state.engine, wanted, asked, _who(request))
     if changed is None:
         raise unknown("calibration", wanted, ())
