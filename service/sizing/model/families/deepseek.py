@@ -4,12 +4,12 @@ Source: vLLM 0.33 `model_executor/models/deepseek_v2.py`, `glm4_moe_lite.py`, `A
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, with_defaults
-from service.sizing.model.families.llama import even_head_size
+from service.sizing.model.families.llama import even_head_size, uncounted_head
 from service.sizing.model.fields import Fields
 from service.sizing.model.latent import Indexer, Latent, indexer, latent_attention, latent_cache, nullable
 from service.sizing.model.modules import Module, TensorClass, Units, Whole
@@ -350,10 +350,17 @@ def read_ax_k1(source: Source) -> ModelShape:
     return read_deepseek(source, listed=True, norms=norms)
 
 
+def read_bidirectional(source: Source) -> ModelShape:
+    """DeepSeek V3 as an embedding model: the class builds a head that the checkpoint lacks."""
+    model = read_deepseek(source)
+    return replace(model, last_stage=uncounted_head(model.last_stage), every_stage=uncounted_head(model.every_stage))
+
+
 READERS = {
     "AXK1ForCausalLM": read_ax_k1,
     "DeepseekForCausalLM": read_deepseek,
     "DeepseekV2ForCausalLM": read_deepseek,
+    "DeepseekV3BidirectionalModel": read_bidirectional,
     "DeepseekV3ForCausalLM": read_deepseek,
     "MistralLarge3ForCausalLM": read_deepseek,
     "DeepseekV32ForCausalLM": read_sparse,

@@ -1,7 +1,7 @@
 """Language models behind InternViT, and behind SigLIP with the same projector.
 
 Source: vLLM 0.33 `model_executor/models/internvl.py`, `h2ovl.py`, `skyworkr1v.py`, `nvlm_d.py`, `eagle2_5_vl.py`,
-`interns1.py`.
+`interns1.py`, `qianfan_ocr.py`.
 """
 
 from functools import partial
@@ -11,7 +11,13 @@ from service.sizing.model.families.multimodal import Tied, behind, tower_config
 from service.sizing.model.modules import Module, Split
 from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.source import Source
-from service.sizing.model.towers.intern_vit import INTERN_VIT, intern_s1_tower, intern_vit_tower
+from service.sizing.model.towers.intern_vit import (
+    INTERN_S1_VIT,
+    INTERN_VIT,
+    intern_s1_tower,
+    intern_vit_tower,
+    pair,
+)
 from service.sizing.model.towers.parts import PROJECTOR, layer_norm, tower_linear
 from service.sizing.model.towers.siglip import SIGLIP, siglip_tower
 
@@ -95,7 +101,29 @@ def intern_s1(source: Source) -> tuple[Module, ...]:
     return (*intern_s1_tower(vision), *projector(NotQuantised(), inputs, width, width))
 
 
+def qianfan_tower(source: Source) -> tuple[Module, ...]:
+    """InternViT under the names that transformers has for its fields, whole and never quantised, and the projector."""
+    if source.quantization.method not in (None, "fp8"):
+        raise source.refuse("quantization_config", because="a tower under any quantisation but FP8 is not understood")
+    given = tower_config(source).completed({**INTERN_S1_VIT, "attention_bias": True})
+    vision = given.overridden(
+        {
+            "image_size": pair(given, "image_size")[0],
+            "patch_size": pair(given, "patch_size")[0],
+            "qkv_bias": given.flag("attention_bias", default=True),
+            "qk_normalization": given.flag("use_qk_norm", default=False),
+        }
+    )
+    width = text_width(source, "qwen3")
+    layers = selected_layers(source, vision.layers("num_hidden_layers"))
+    return (
+        *intern_vit_tower(NotQuantised(), vision, layers=layers),
+        *projector(NotQuantised(), vision.integer("hidden_size") * merged_patches(source), width, width),
+    )
+
+
 READERS = {
+    "QianfanOCRForConditionalGeneration": behind(qianfan_tower, language("qwen3"), tied=Tied.ROOT_ELSE_SEPARATE),
     **dict.fromkeys(("InternVLChatModel", "H2OVLChatModel"), behind(intern_tower, language("llama"), tied=Tied.TEXT)),
     "SkyworkR1VChatModel": behind(partial(intern_tower, quantised_projector=True), language("qwen2"), tied=Tied.TEXT),
     "NVLM_D": behind(partial(intern_tower, dummy_heads=NVLM_DUMMY_HEADS, wide=True), language("qwen2"), tied=Tied.TEXT),
