@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from service.sizing.engine.options import EngineOptions
+from service.sizing.engine.profile import SMALL
 from service.sizing.judge import Feasible, fewer_conversations
 from service.sizing.question import Assumptions, Question
 
@@ -20,13 +21,18 @@ CACHE_STEP_BYTES = 1 << 20
 MORE_MEMORY = "choose a GPU with more memory, or a checkpoint of fewer bytes"
 
 
-def remedy(question: Question, serves: Serves) -> str | None:
-    """The nearest change of what the caller fixed that serves, as a sentence; None where none alone does."""
+def remedy(question: Question, serves: Serves, *, code: str) -> str | None:
+    """The nearest change of what the caller fixed that serves, as a sentence; None where none alone does.
+
+    `code` is why the question is refused: where the weights alone are too large, fewer conversations help only if so
+    many are asked for that they raise the engine's default, and with it the working space.
+    """
+    crowded = code != "does_not_fit" or question.workload.concurrent_sequences > SMALL.max_num_seqs
     return (
         _cache_memory(question, serves)
         or _without_an_argument(question, serves)
         or _without_an_assumption(question, serves)
-        or _fewer_conversations(question, serves)
+        or (_fewer_conversations(question, serves) if crowded else None)
     )
 
 

@@ -324,7 +324,7 @@ def _own_fix(searched: Searched, counted: Counted, rejection: Rejection) -> str 
         return f"use --max-model-len {found.settled.safe_length}"
     if rejection.code in FUNDAMENTAL:
         return None
-    return remedy(searched.asked, partial(searched.changed, counted))
+    return remedy(searched.asked, partial(searched.changed, counted), code=rejection.code)
 
 
 def _without_length(question: Question) -> Question:

@@ -154,6 +154,7 @@ def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClien
     snapshot: Snapshot = client.app.state.snapshot
     for thread in threading.enumerate():
         if thread.name == WARMING:
+            # What it reads in the meantime would be taken for rows that were kept.
             thread.join()
     asked = CompareRequest.model_validate({"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD})
     case, *_ = cases_of(asked)
@@ -161,10 +162,6 @@ def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClien
     machines = (Machine(gpu, gpu.link, gpu.gpus_per_node, gpu.gpus_per_domain),)
     question = question_about(shape_of(case, snapshot), case, machines, snapshot)
     standings, sent, before = Standings(), 0, 0
-    for thread in threading.enumerate():
-        if thread.name == "warming":
-            # What it reads in the meantime would be taken for rows that were kept.
-            thread.join()
     for cell in cells(replace(question) for _ in range(250)):
         row = cell.row()
         standings.add(row)
