@@ -55,7 +55,7 @@ async def post_compare(request: Request[Any, Any, Any]) -> Response[Any]:
         questions = await asyncio.to_thread(lambda: list(_questions(cases, machines, snapshot)))
         packed = "gzip" in request.headers.get("accept-encoding", "")
         lines = _lines(questions, snapshot.revision)
-        response = Stream(_gzip(lines) if packed else lines, media_type=NDJSON)
+        response = Stream(_gzip(lines) if packed else lines, media_type=NDJSON, status_code=200)
         response.headers["X-Catalogue-Revision"] = str(snapshot.revision)
         response.headers["X-Rules-Version"] = str(RULES_VERSION)
         response.headers["Vary"] = "Accept-Encoding"

@@ -141,6 +141,7 @@ def test_a_row_that_fails_is_refused_and_the_others_follow(
     monkeypatch.setattr(Cell, "row", row)
     body = {"models": ["Qwen/Qwen3-32B"], "workload": WORKLOAD, "hardware": {"gpus": ["h100-sxm", "l40s", "h200-sxm"]}}
     streamed = client.post("/compare", json=body, headers={"Accept": "application/x-ndjson"})
+    assert streamed.status_code == 200
     first, failed, third, last = [json.loads(line) for line in streamed.text.splitlines()]
     assert (failed["plan"], failed["rejected"][0]["code"]) == (None, "internal_error")
     assert first["plan"]
