@@ -23,6 +23,7 @@ from service.sizing.model.families import (
     gemma,
     gemma3n,
     gemma4,
+    glm4v,
     glm5_next,
     glm_vision,
     gpt,
@@ -51,6 +52,7 @@ from service.sizing.model.families import (
     modern_bert,
     molmo,
     muse_glimmer,
+    nemotron_embed,
     nemotron_h,
     nemotron_vl,
     olmo_hybrid,
@@ -102,6 +104,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **gemma.READERS,
     **gemma3n.READERS,
     **gemma4.READERS,
+    **glm4v.READERS,
     **glm_vision.READERS,
     **glm5_next.READERS,
     **gpt.READERS,
@@ -128,6 +131,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **minimax_m3.READERS,
     **minimax_text.READERS,
     **nemotron_h.READERS,
+    **nemotron_embed.READERS,
     **nemotron_vl.READERS,
     **olmo_hybrid.READERS,
     **ovis.READERS,
@@ -151,5 +155,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
 }
 """Reader of every architecture that is understood, by the engine's class name."""
 
-POOLING = frozenset({*bert.READERS, *modern_bert.READERS, *rotary_encoder.READERS, *pooling.READERS})
+POOLING = frozenset(
+    {*bert.READERS, *modern_bert.READERS, *rotary_encoder.READERS, *pooling.READERS, *nemotron_embed.READERS}
+)
 """Architectures that the engine has classes for as embedding models or classifiers."""

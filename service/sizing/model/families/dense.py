@@ -31,6 +31,9 @@ NORMALISER = Tensor("normalizer", TensorClass.OTHER, (Units(1),), buffer=True)
 BAICHUAN_ROTARY_HIDDEN = 4096
 """Hidden size of the Baichuan model with rotary positions."""
 
+GLM4V = "GLM4VForCausalLM"
+"""ChatGLM's class with a tower in front."""
+
 ATTENTION_BIAS = ("attention_bias", "bias")
 EVERYWHERE = frozenset({Part.EMBEDDING, Part.NORM, Part.HEAD})
 FUSED_QKV = ("qkv_proj",)
@@ -40,7 +43,7 @@ FUSED_GATE = ("gate_up_proj", "gate_up_proj", "down_proj")
 def chatglm_sizes(source: Source) -> Source:
     """ChatGLM's fields: KV heads only of multi-query attention, and what its class fills in."""
     text = source.text
-    if "vision_config" in source.root:
+    if "vision_config" in source.root and source.architecture != GLM4V:
         raise source.refuse("vision_config", because="the text class does not read images")
     grouped = text.flag("multi_query_attention", default=False)
     heads = text.integer("num_attention_heads")

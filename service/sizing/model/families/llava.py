@@ -1,7 +1,8 @@
 """Language models of any class behind CLIP, SigLIP or Pixtral towers.
 
 Source: vLLM 0.33 `model_executor/models/llava.py`, `llava_next.py`, `llava_next_video.py`, `llava_onevision.py`,
-`mistral3.py`, `lightonocr.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`.
+`mistral3.py`, `lightonocr.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`,
+`bee.py`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from service.sizing.model.modules import Linear, Module, Split, Tensor, Units
 from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.source import Source
 from service.sizing.model.towers.clip import clip_tower
-from service.sizing.model.towers.parts import PROJECTOR, layer_norm, tower_linear
+from service.sizing.model.towers.parts import PROJECTOR, layer_norm, tower_linear, whole_linear
 from service.sizing.model.towers.pixtral import pixtral_tower
 from service.sizing.model.towers.siglip import siglip_tower
 
@@ -203,6 +204,25 @@ def llava_tower(
     )
 
 
+def bee_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Bee, up to the layer that is needed."""
+    vision = vision_fields(source, SIGLIP_384)
+    built, _ = feature_layers(source, vision.layers("num_hidden_layers"), -1)
+    return tower_until(source, vision, built)
+
+
+def bee_projector(source: Source) -> tuple[Module, ...]:
+    """Bee's end of a line, and a projector of four times the language model's width, never quantised."""
+    hidden = vision_fields(source, SIGLIP_384).integer("hidden_size")
+    width = text_width(source, "qwen3")
+    return (
+        *newline(source, "qwen3"),
+        layer_norm("pre_norm", hidden, tensor_class=PROJECTOR),
+        whole_linear("linear_1", hidden, 4 * width, tensor_class=PROJECTOR),
+        whole_linear("linear_2", 4 * width, width, tensor_class=PROJECTOR),
+    )
+
+
 def newline(source: Source, text_type: str) -> tuple[Module, ...]:
     """The learned end of a line of patches."""
     return (Tensor("image_newline", PROJECTOR, (Units(text_width(source, text_type)),)),)
@@ -277,6 +297,9 @@ def idefics3_tower(source: Source) -> tuple[Module, ...]:
 LLAMA = language("llama")
 
 READERS = {
+    "BeeForConditionalGeneration": behind(
+        bee_tower, language("qwen3"), tied=Tied.ROOT_ELSE_SEPARATE, beside=bee_projector
+    ),
     "LlavaForConditionalGeneration": behind(llava_tower, LLAMA, tied=Tied.EITHER),
     "LlavaNextForConditionalGeneration": behind(
         partial(llava_tower, joined=True),
