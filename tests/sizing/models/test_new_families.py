@@ -1,0 +1,63 @@
+"""What readers of newer families refuse: fields that change memory in ways that no rule covers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.sizing.errors import InvalidConfig, NotUnderstood
+from service.sizing.model.reader import read_model
+
+BUILT: dict[str, dict[str, Any]] = {
+    model["name"]: model["config"]
+    for model in map(json.loads, (Path(__file__).parents[2] / "data/models/built.jsonl").read_text().splitlines())
+}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "field"),
+    [
+        ("aria", {"quantization_config": FP8}, "quantization_config"),
+        ("aria", {"vision_config": {"model_type": "siglip_vision_model"}}, "vision_config.model_type"),
+        ("domyn", {"per_layer_config": {"2": {"num_key_value_heads": 2}}}, "per_layer_config.2.num_key_value_heads"),
+        ("plamo3u", {"vocab_size": 1001}, "vocab_size"),
+        ("plamo3", {"interleaved_sliding_window": [512, 256, 512, None]}, "interleaved_sliding_window"),
+        ("qianfan2", {"quantization_config": AWQ}, "quantization_config"),
+        ("nvembed", {"quantization_config": FP8}, "quantization_config"),
+        ("nvembed", {"llm_config": {"architectures": ["LlamaForCausalLM"]}}, "llm_config.architectures"),
+    ],
+)
+def test_what_no_rule_covers_is_refused_by_name(name: str, changed: dict[str, Any], field: str) -> None:
+    """A refusal that names the field."""
+    with pytest.raises(NotUnderstood) as refused:
+        read_model("tiny", BUILT[name] | changed)
+    assert field in refused.value.fields
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "field"),
+    [
+        ("domyn", {"window_sizes": [[511, 0]] * 3}, "window_sizes"),
+        ("domyn", {"position_layers": ["rope"] * 3}, "position_layers"),
+        ("domyn", {"per_layer_config": {"4": {"head_dim": 64}}}, "per_layer_config.4"),
+        ("plamo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
+        ("hrm_text_real", {"num_layers_per_stack": 15}, "num_layers_per_stack"),
+        ("hrm", {"H_cycles": 1000}, "H_cycles"),
+        ("beam2", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
+    ],
+)
+def test_what_contradicts_itself_is_invalid(name: str, changed: dict[str, Any], field: str) -> None:
+    """A fault that names the field."""
+    with pytest.raises(InvalidConfig) as refused:
+        read_model("tiny", BUILT[name] | changed)
+    assert refused.value.field == field
+
+
+def test_beam_has_a_head_of_its_own() -> None:
+    """The words are those of vLLM 0.33 `models/beam/nvidia/model.py`."""
+    tied = read_model("tiny", BUILT["beam2"] | {"tie_word_embeddings": True})
+    assert tied.build_refusal == "Beam requires tie_word_embeddings=False."
+    assert read_model("tiny", BUILT["beam2"]).build_refusal is None
