@@ -2,7 +2,7 @@
 
 Source: vLLM 0.33 `model_executor/models/llava.py`, `llava_next.py`, `llava_next_video.py`, `llava_onevision.py`,
 `mistral3.py`, `lightonocr.py`, `paligemma.py`, `cohere2_vision.py`, `idefics3.py`, `smolvlm.py`,
-`bee.py`.
+`bee.py`, `rvl.py`.
 """
 
 from collections.abc import Mapping
@@ -204,22 +204,22 @@ def llava_tower(
     )
 
 
-def bee_tower(source: Source) -> tuple[Module, ...]:
-    """The tower of Bee, up to the layer that is needed."""
+def built_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Bee and R, up to the layer that is needed."""
     vision = vision_fields(source, SIGLIP_384)
     built, _ = feature_layers(source, vision.layers("num_hidden_layers"), -1)
     return tower_until(source, vision, built)
 
 
-def bee_projector(source: Source) -> tuple[Module, ...]:
-    """Bee's end of a line, and a projector of four times the language model's width, never quantised."""
+def normed_projector(source: Source, *, times: int) -> tuple[Module, ...]:
+    """The end of a line, and Bee's and R's projector, `times` as wide as the language model and never quantised."""
     hidden = vision_fields(source, SIGLIP_384).integer("hidden_size")
     width = text_width(source, "qwen3")
     return (
         *newline(source, "qwen3"),
         layer_norm("pre_norm", hidden, tensor_class=PROJECTOR),
-        whole_linear("linear_1", hidden, 4 * width, tensor_class=PROJECTOR),
-        whole_linear("linear_2", 4 * width, width, tensor_class=PROJECTOR),
+        whole_linear("linear_1", hidden, times * width, tensor_class=PROJECTOR),
+        whole_linear("linear_2", times * width, width, tensor_class=PROJECTOR),
     )
 
 
@@ -298,7 +298,16 @@ LLAMA = language("llama")
 
 READERS = {
     "BeeForConditionalGeneration": behind(
-        bee_tower, language("qwen3"), tied=Tied.ROOT_ELSE_SEPARATE, beside=bee_projector
+        built_tower,
+        language("qwen3"),
+        tied=Tied.ROOT_ELSE_SEPARATE,
+        beside=partial(normed_projector, times=4),
+    ),
+    "RForConditionalGeneration": behind(
+        built_tower,
+        language("qwen3"),
+        tied=Tied.ROOT_ELSE_SEPARATE,
+        beside=partial(normed_projector, times=1),
     ),
     "LlavaForConditionalGeneration": behind(llava_tower, LLAMA, tied=Tied.EITHER),
     "LlavaNextForConditionalGeneration": behind(

@@ -1,8 +1,7 @@
 """MiniCPM-V and MiniCPM-o: Llama or Qwen behind a SigLIP of any grid, whose patches a resampler reads.
 
-Source: vLLM 0.33 `model_executor/models/minicpmv.py`, `minicpmv4_6.py`, `minicpmo.py`,
-`idefics2_vision_model.py`,
-`layers/resampler.py`.
+Source: vLLM 0.33 `model_executor/models/minicpmv.py`, `minicpmv4_6.py`, `minicpmv4_7.py`, `minicpmo.py`,
+`idefics2_vision_model.py`, `layers/resampler.py`.
 """
 
 from collections.abc import Mapping
@@ -135,8 +134,11 @@ def read(source: Source, *, versions: Mapping[str, str], default: str, hears: bo
     return behind(towers, DENSE[versions[named]], tied=Tied.TEXT)(source)
 
 
-def merger_tower(source: Source) -> tuple[Module, ...]:
-    """The tower of version 4.6: attention in windows merges patches on the way, an MLP merges them again."""
+def merger_tower(source: Source, *, keeps_all: bool) -> tuple[Module, ...]:
+    """The tower of versions 4.6 and 4.7: attention in windows merges patches on the way, an MLP merges them again.
+
+    Version 4.7 `keeps_all` layers, whatever the configuration says.
+    """
     vision = tower_config(source).completed(SIGLIP)
     depth, hidden = vision.layers("num_hidden_layers"), vision.integer("hidden_size")
     heads, width = vision.integer("num_attention_heads"), vision.integer("intermediate_size")
@@ -144,12 +146,16 @@ def merger_tower(source: Source) -> tuple[Module, ...]:
     rounds, quantization = source.root.integer("merger_times", default=1), source.quantization
     if rounds != 1:
         raise source.refuse("merger_times", because="a merger of several rounds is not known")
+    dropped = not keeps_all and source.root.flag("drop_vision_last_layer", default=False)
+    for fields, name in ((source.root, "merge_kernel_size"), (vision, "window_kernel_size")):
+        if fields.integers(name) not in (None, [2, 2]):
+            raise source.refuse(fields.named(name), because="a merger of other than two by two patches is not known")
     return (
         *siglip_tower(
             quantization,
             vision,
             path="vpm",
-            layers=depth - source.root.flag("drop_vision_last_layer", default=False),
+            layers=depth - dropped,
             final_norm=True,
             numbered=False,
             any_width=True,
@@ -170,14 +176,15 @@ def merger_tower(source: Source) -> tuple[Module, ...]:
     )
 
 
-def read_with_merger(source: Source) -> ModelShape:
-    """Version 4.6: Qwen 3.5 behind the tower."""
+def read_with_merger(source: Source, *, keeps_all: bool) -> ModelShape:
+    """Versions 4.6 and 4.7: Qwen 3.5 behind the tower."""
     text = replace(source, model_type="qwen3_5_text")
-    return read_qwen3_5(text, prefix="model.language_model", tower=merger_tower(source))
+    return read_qwen3_5(text, prefix="model.language_model", tower=merger_tower(source, keeps_all=keeps_all))
 
 
 READERS = {
-    "MiniCPMV4_6ForConditionalGeneration": read_with_merger,
+    "MiniCPMV4_6ForConditionalGeneration": partial(read_with_merger, keeps_all=False),
+    "MiniCPMV4_7ForConditionalGeneration": partial(read_with_merger, keeps_all=True),
     "MiniCPMV": partial(read, versions=VISION_LANGUAGE, default="2.5", hears=False),
     "MiniCPMO": partial(read, versions=OMNI_LANGUAGE, default="2.6", hears=True),
 }
