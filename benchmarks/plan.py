@@ -63,6 +63,14 @@ def worker_memory_mib(pid: int) -> float:
     return max(sizes)
 
 
+def wait_until_idle(pid: int) -> None:
+    """Let the service finish what it prepares in the background after it began to listen."""
+    spent = -1.0
+    while worker_cpu_s(pid) - spent > 0.05:
+        spent = worker_cpu_s(pid)
+        time.sleep(1)
+
+
 def _descendants(pid: int) -> list[int]:
     found: list[int] = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -131,6 +139,7 @@ def main() -> int:
                     break
                 except httpx.HTTPError:
                     time.sleep(0.1)
+            wait_until_idle(server.pid)
             asyncio.run(compare(server.pid))
         finally:
             server.terminate()

@@ -85,7 +85,7 @@ def _used(
     return Used(correction, tuple(point for point, _ in used))
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batched_tokens: int) -> Compared | None:
     """A measured load beside its prediction; None where it was not of these weights, or cannot have been."""
     reported = reported_weights(point.precision)

@@ -61,7 +61,7 @@ HELD_OUT = MeasuredError(startups=163, median_percent=0.2, p90_percent=2.2)
 """The same over public startups that were kept out of the fit (docs/memory.md)."""
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def kind_of(model: ModelShape, gpu: Gpu, release: Release) -> Kind:
     """The kind that a deployment is of."""
     capability = ".".join(map(str, gpu.compute_capability or ()))

@@ -65,7 +65,7 @@ class Measured:
         return self.match.tier is not calibration.Tier.OTHER_MODEL
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: EngineOptions) -> Fitted | Refusal:
     """Weights, cache layout and working space, or the engine's first refusal."""
     profile, _ = profile_for(options.version)

@@ -217,7 +217,7 @@ def _longest(question: Question) -> int:
     return longest if given is None or given == AUTO_FIT else min(longest, given)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _default_batch(model: ModelShape, layout: Layout, gpu: Gpu, options: EngineOptions) -> tuple[int, int] | None:
     """Sequences and tokens of a step by default; None where the options contradict each other."""
     profile, _ = profile_for(options.version)
@@ -240,7 +240,7 @@ def _with_sequences(
     )
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def settle(
     model: ModelShape,
     layout: Layout,

@@ -54,7 +54,7 @@ class Replica:
     parameters: Parameters = FITTED
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=1024)
 def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     """The copy, serving requests of these lengths.
 
