@@ -74,14 +74,14 @@ def candidates(
     """Layouts of exactly `gpu_count` GPUs worth judging.
 
     Tensor parallel stays inside a link domain of `gpus_per_domain` GPUs; pipeline goes over what the domain does not
-    cover (the cards of a node without fast links, whole nodes); data parallel fills the rest. A pair of cards
-    without fast links may still split tensors, so both splits are offered for it. With experts, whole experts may be
-    spread over the ranks.
+    cover (the cards of a node without fast links, whole nodes); data parallel fills the rest. Two cards without fast
+    links may still split tensors, so both splits are offered for a pair. With experts, whole experts may be spread over
+    the ranks.
     """
     domain = min(gpus_per_domain, gpus_per_node)
+    widest = 2 if domain == 1 and gpu_count == 2 <= gpus_per_node else domain
     found = list[Layout]()
     for copy in _copies(gpu_count, gpus_per_node):
-        widest = 2 if domain == 1 and copy == 2 <= gpus_per_node else domain
         for tensor in _divisors(copy):
             stages = copy // tensor
             if tensor > widest:
