@@ -395,6 +395,13 @@ EXAMPLES = {
         "hardware": {"gpus": ["h100-sxm"]},
         "layout": {"tensor_parallel_size": 2},
     },
+    "Fifty people, with promised times": {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "precision": "fp8",
+        "workload": {"context_tokens": 4096, "people": {"people": 50}},
+        "objectives": {"ttft_ms": 800, "tpot_ms": 30},
+        "hardware": {"gpus": ["h100-sxm"]},
+    },
 }
 
 OPERATIONS = (

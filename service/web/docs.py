@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import MediaType, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
+from markupsafe import Markup, escape
 
 Schema = Any
 """A JSON schema or another part of the contract: nested objects and lists."""
@@ -171,6 +173,11 @@ def _limits(schema: Schema) -> str:
     return ", ".join(found)
 
 
+def marked(text: str) -> Markup:
+    """A description as HTML: what stands between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -184,7 +191,12 @@ def _environment() -> Environment:
 
 def render(contract: Schema) -> bytes:
     """The page for a contract."""
-    return _environment().get_template("docs.html").render(contract=contract, sections=sections(contract)).encode()
+    return (
+        _environment()
+        .get_template("docs.html")
+        .render(contract=contract, sections=sections(contract), marked=marked)
+        .encode()
+    )
 
 
 def handlers(page: Callable[[], bytes]) -> tuple[HTTPRouteHandler, ...]:
