@@ -5,13 +5,14 @@ from itertools import pairwise
 
 from service.sizing.answer import Answer, CurvePoint
 from service.sizing.engine.profile import profile_for
+from service.sizing.fixes import with_fix
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
 from service.sizing.pricing import offer_for, plain
 from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
 from service.sizing.question import Question, RankBy
-from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
+from service.sizing.searched import Counted, Searched, counts_of, forced
 from service.sizing.times import token_ms, tokens_per_second
 
 MOST_ALTERNATIVES = 10
@@ -47,7 +48,7 @@ def plan(question: Question) -> Answer:
         model=model_answer(question),
         recommended=present(best[0], reasons_for(question, best, counted)) if best else None,
         alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
-        rejected=tuple(with_fix(searched, each, each.rejection) for each in counted if each.rejection is not None),
+        rejected=tuple(with_fix(searched, each) for each in counted if each.refused is not None),
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
         assumptions=_assumptions(question),
@@ -65,7 +66,7 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
     smaller = [
         each
         for each in counted
-        if each.machine is chosen.machine and each.gpu_count < chosen.layout.gpu_count and each.rejection
+        if each.machine is chosen.machine and each.gpu_count < chosen.layout.gpu_count and each.refused
     ]
     if question.rank_by is RankBy.FEWEST_GPUS:
         reasons.append(f"{chosen.layout.gpu_count} is the smallest count that serves")
@@ -77,9 +78,9 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
         reasons.append("nothing else tried costs less an hour")
     if smaller:
         last = max(smaller, key=lambda each: each.gpu_count)
-        assert last.rejection is not None
+        assert last.refused is not None
         verb = "does" if last.gpu_count == 1 else "do"
-        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.rejection.message}")
+        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.refused.refusal.message}")
     return tuple(reasons)
 
 
