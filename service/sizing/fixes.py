@@ -20,7 +20,17 @@ from service.sizing.remedies import (
     smaller_load,
     without_several,
 )
-from service.sizing.searched import MEMORY, Counted, Searched, Verdict, counts_of_a_fix, forced, most_on, verdict_on
+from service.sizing.searched import (
+    MEMORY,
+    Counted,
+    LastResort,
+    Searched,
+    Verdict,
+    counts_of_last_resort,
+    forced,
+    most_on,
+    verdict_on,
+)
 
 MOST_NAMED = 3
 """Ways out that a rejection names."""
@@ -70,7 +80,7 @@ def _said(way: Way) -> str:
 def _nothing(searched: Searched, counted: Counted) -> str:
     """What is said where no count, layout or setting of a GPU serves even a short conversation, and why."""
     machine, least = counted.machine, searched.lesser[-1]
-    most = counts_of_a_fix(machine)[-1]
+    most = counts_of_last_resort(machine)[-1]
     last = least.at_count(machine, most).refused
     assert last is not None
     advice = [fix.words for fix in last.refusal.fixes if not fix.changes]
@@ -270,12 +280,24 @@ def _together(searched: Searched, counted: Counted) -> Way | None:
 
     What a caller wants served is given up last.
     """
-    machine = counted.machine
+    key = id(counted.machine)
+    if key not in searched.last_resorts:
+        searched.last_resorts[key] = _last_resort(searched, counted.machine)
+    found = searched.last_resorts[key]
+    if found is None:
+        return None
+    return (*_placed(searched, counted, found.machine, found.layout), *map(_step, found.given_up))
+
+
+def _last_resort(searched: Searched, machine: Machine) -> LastResort | None:
     for each in (machine,) if machine.topology is None else (machine, searched.usual(machine)):
+        counts = counts_of_last_resort(each)
+        if searched.lesser[-1].smallest_serving(each, 0, counts) is None:
+            continue
         for lesser in searched.lesser:
-            if found := lesser.smallest_serving(each, 0):
-                fixes = _put_back(searched.question, lesser.question, each, found.layout)
-                return (*_placed(searched, counted, each, found.layout), *map(_step, fixes))
+            if found := lesser.smallest_serving(each, 0, counts):
+                given_up = _put_back(searched.question, lesser.question, each, found.layout)
+                return LastResort(each, found.layout, tuple(given_up))
     return None
 
 

@@ -1,14 +1,15 @@
 """The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
 from service.sizing.changes import applied, with_context
 from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
-from service.sizing.engine.refusal import Changes, Refusal
+from service.sizing.engine.refusal import Changes, Fix, Refusal
 from service.sizing.engine.validity import SPLITTING
 from service.sizing.judge import Feasible, Refused, judge
 from service.sizing.layouts import Layout, candidates, counts_to_try, narrower, paired
@@ -24,10 +25,10 @@ from service.sizing.times import state, token_ms, tokens_per_second
 DEFAULT_MOST_GPUS = 16
 
 NODES_SEARCHED_FOR_A_FIX = 4
-"""A fix may name more GPUs than were allowed: up to this many whole nodes each count, then twice as many and so on."""
+"""A fix may name more GPUs than were allowed, up to this many whole nodes."""
 
-MOST_GPUS_OF_A_FIX = 128
-"""Of those, unless four nodes have more."""
+MOST_GPUS_OF_LAST_RESORT = 128
+"""Or up to this many, where nothing else serves."""
 
 SHORT_TOKENS = 1024
 """A conversation that any deployment worth having holds."""
@@ -79,9 +80,13 @@ def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
 
 def counts_of_a_fix(machine: Machine) -> tuple[int, ...]:
     """GPU counts that a fix may name."""
-    node = machine.gpus_per_node
-    counts = [*counts_to_try(node, most_on(machine, NODES_SEARCHED_FOR_A_FIX * node))]
-    while counts[-1] >= NODES_SEARCHED_FOR_A_FIX * node and counts[-1] * 2 <= MOST_GPUS_OF_A_FIX:
+    return counts_to_try(machine.gpus_per_node, most_on(machine, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node))
+
+
+def counts_of_last_resort(machine: Machine) -> tuple[int, ...]:
+    """GPU counts that a fix may name where nothing else serves: many nodes, each time twice as many."""
+    counts = [*counts_of_a_fix(machine)]
+    while counts[-1] % machine.gpus_per_node == 0 and counts[-1] * 2 <= most_on(machine, MOST_GPUS_OF_LAST_RESORT):
         counts.append(counts[-1] * 2)
     return tuple(counts)
 
@@ -244,6 +249,15 @@ def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
     return Counted(question, machine, layout.gpu_count)
 
 
+@dataclass(frozen=True, slots=True)
+class LastResort:
+    """The least that has to be given up of a question for a machine to serve it, and the layout that then does."""
+
+    machine: Machine
+    layout: Layout
+    given_up: tuple[Fix, ...]
+
+
 class Searched:
     """The counts of one question that were looked at, each once."""
 
@@ -254,6 +268,7 @@ class Searched:
         self.known = dict[tuple[int, int], Counted]()
         self._changed = dict[Changes, Searched]()
         self._usual = dict[str, Machine]()
+        self.last_resorts = dict[int, LastResort | None]()
 
     def at_count(self, machine: Machine, gpu_count: int) -> Counted:
         """What one count gives."""
@@ -288,7 +303,8 @@ class Searched:
         alone = replace(quiet, workload=workload)
         short = replace(alone, workload=with_context(workload, min(SHORT_TOKENS, workload.context_tokens)))
         newest = replace(short, engine=EngineOptions())
-        return tuple(Searched(each) for each in (plain, quiet, alone, short, newest))
+        levels = (plain, quiet, alone, short, newest)
+        return (Searched(plain), *(Searched(after) for before, after in pairwise(levels) if after != before))
 
     def usual(self, machine: Machine) -> Machine:
         """The usual node of a machine's card."""
@@ -302,12 +318,18 @@ class Searched:
                 return found
         return None
 
-    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
-        """A layout of the smallest count above `above` that serves; None within a few nodes."""
-        for count in counts_of_a_fix(machine):
-            if count > above and (found := self.at_count(machine, count).first):
-                return found
-        return None
+    def smallest_serving(self, machine: Machine, above: int, counts: Sequence[int] = ()) -> Feasible | None:
+        """A layout of the smallest count above `above` that serves; None within a few nodes, or in `counts` if given.
+
+        Whole nodes are looked at one after the other only where the most of them serve.
+        """
+        counts = [count for count in counts or counts_of_a_fix(machine) if count > above]
+        within = [count for count in counts if count <= machine.gpus_per_node]
+        beyond = counts[len(within) :]
+        found = next((found for count in within if (found := self.at_count(machine, count).first)), None)
+        if found or not beyond or not any(self.at_count(machine, count).serves for count in reversed(beyond[-2:])):
+            return found
+        return next(found for count in beyond if (found := self.at_count(machine, count).first))
 
     def shared_key(self, counted: Counted) -> tuple[float, ...]:
         """The part of the sort key that all layouts of a count have in common."""
