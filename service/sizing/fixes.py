@@ -35,6 +35,9 @@ from service.sizing.searched import (
 MOST_NAMED = 3
 """Ways out that a rejection names."""
 
+MOST_COMPARED = 2
+"""Ways on from a change, of which the shorter is named."""
+
 MOST_STEPS = 4
 """Changes that follow from one another before they are given up."""
 
@@ -146,13 +149,16 @@ def _followed(searched: Searched, counted: Counted, fix: Fix, steps: int) -> Way
     assert inner.refused is not None
     if steps == 1 or inner.refused.refusal == counted.refused.refusal:
         return None
-    rest = next(_ways(changed, inner, steps - 1), None)
-    if rest is None:
-        return None
-    if _serves(searched, counted, rest):
-        return rest
+    ways = [_joined(searched, counted, fix, rest) for rest in islice(_ways(changed, inner, steps - 1), MOST_COMPARED)]
+    return min(ways, key=len, default=None)
+
+
+def _joined(searched: Searched, counted: Counted, fix: Fix, rest: Way) -> Way:
+    """What a rule advises and what has to follow, without the former where it is not needed or is put right after."""
     again = {path for step in rest for path, _ in step.changes}
-    return rest if all(path in again for path, _ in fix.changes) else (_step(fix), *rest)
+    if all(path in again for path, _ in fix.changes) or _serves(searched, counted, rest):
+        return rest
+    return (_step(fix), *rest)
 
 
 def _serves(searched: Searched, counted: Counted, way: Way) -> bool:

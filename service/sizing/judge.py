@@ -186,7 +186,8 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             "cache_too_small",
             f"{sequences} conversations of {context} tokens need {gib(sequences * conversation_bytes)} GiB of cache on "
             f"each GPU; {gib(room)} GiB are left, which hold {held}",
-            fixes=(fewer_conversations(held * layout.data_parallel_size),) if held else (),
+            # Fewer than the engine's default need less working space too: how many fit then is not known here.
+            fixes=(fewer_conversations(held * layout.data_parallel_size),) if held and not warnings else (),
         )
     return Feasible(
         question=question,
