@@ -82,7 +82,7 @@ def _said(way: Way) -> str:
 
 def _nothing(searched: Searched, counted: Counted) -> str:
     """What is said where no count, layout or setting of a GPU serves even a short conversation, and why."""
-    machine, least = counted.machine, searched.lesser[-1]
+    machine, least = counted.machine, searched.lesser()[-1]
     most = counts_of_last_resort(machine)[-1]
     last = least.at_count(machine, most).refused
     assert last is not None
@@ -298,12 +298,19 @@ def _together(searched: Searched, counted: Counted) -> Way | None:
 def _last_resort(searched: Searched, machine: Machine) -> LastResort | None:
     for each in (machine,) if machine.topology is None else (machine, searched.usual(machine)):
         counts = counts_of_last_resort(each)
-        if searched.lesser[-1].smallest_serving(each, 0, counts) is None:
-            continue
-        for lesser in searched.lesser:
-            if found := lesser.smallest_serving(each, 0, counts):
-                given_up = _put_back(searched.question, lesser.question, each, found.layout)
-                return LastResort(each, found.layout, tuple(given_up))
+        refused = searched.lesser()[-1].at_count(each, counts[-1]).refused
+        # What even the least is refused for may have a setting for a cure: a cache that the checkpoint asks for.
+        advised = [fix for fix in (refused.refusal.fixes if refused else ()) if fix.changes]
+        for fix in (None, *advised):
+            kept = fix.changes if fix else ()
+            levels = searched.lesser(kept)
+            if levels[-1].smallest_serving(each, 0, counts) is None:
+                continue
+            lesser, found = next(
+                (level, found) for level in levels if (found := level.smallest_serving(each, 0, counts))
+            )
+            given_up = _put_back(applied(searched.question, kept), lesser.question, each, found.layout)
+            return LastResort(each, found.layout, (*([fix] if fix else []), *given_up))
     return None
 
 
@@ -331,13 +338,21 @@ def _put_back(asked: Question, lesser: Question, machine: Machine, layout: Layou
 
     given_up = list[Fix]()
     now = replace(lesser, workload=with_context(lesser.workload, asked.workload.context_tokens))
+    longest = now.workload.context_tokens
     if not serves(now):
-        given_up.append(shorter_context(now, serves) or shorter_conversations(lesser.workload.context_tokens))
-        now = applied(now, given_up[-1].changes)
-    now = replace(now, workload=with_context(asked.workload, now.workload.context_tokens))
-    if not serves(now):
-        given_up.append(smaller_load(now, serves) or _without_load(now))
-        now = applied(now, given_up[-1].changes)
+        shorter = shorter_context(now, serves)
+        longest = applied(now, shorter.changes).workload.context_tokens if shorter else lesser.workload.context_tokens
+    # The longest conversation may leave no room for a second.
+    for tokens in (longest, max(1, longest // 2)):
+        now = replace(now, workload=with_context(asked.workload, tokens))
+        load = None if serves(now) else smaller_load(now, serves) or _without_load(now)
+        if load is None or load.changes[0][1] is not None:
+            break
+    if now.workload.context_tokens != asked.workload.context_tokens:
+        given_up.append(shorter_conversations(now.workload.context_tokens))
+    if load is not None:
+        given_up.append(load)
+        now = applied(now, load.changes)
     now = replace(now, objectives=asked.objectives)
     found = verdict(now)
     if not isinstance(found, Feasible):

@@ -8,7 +8,6 @@ from math import ceil
 
 from service.sizing.changes import applied, with_context
 from service.sizing.demand import People
-from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.refusal import Changes, Fix, Refusal
 from service.sizing.engine.validity import SPLITTING
 from service.sizing.judge import Feasible, Refused, judge
@@ -268,6 +267,7 @@ class Searched:
         self.known = dict[tuple[int, int], Counted]()
         self._changed = dict[Changes, Searched]()
         self._usual = dict[str, Machine]()
+        self._lesser = dict[Changes, tuple[Searched, ...]]()
         self.last_resorts = dict[int, LastResort | None]()
 
     def at_count(self, machine: Machine, gpu_count: int) -> Counted:
@@ -294,17 +294,22 @@ class Searched:
             return forced(self.asked, counted.machine, self.asked.layout)
         return self.at_count(counted.machine, counted.gpu_count)
 
-    @cached_property
-    def lesser(self) -> "tuple[Searched, ...]":
-        """The question with ever less asked: no settings, no promises, no load, short conversations, any release."""
-        plain = without_settings(self.question)
-        quiet = replace(plain, objectives=Objectives())
-        workload = replace(quiet.workload, concurrent_sequences=1, requests_per_second=None, people=None)
-        alone = replace(quiet, workload=workload)
-        short = replace(alone, workload=with_context(workload, min(SHORT_TOKENS, workload.context_tokens)))
-        newest = replace(short, engine=EngineOptions())
-        levels = (plain, quiet, alone, short, newest)
-        return (Searched(plain), *(Searched(after) for before, after in pairwise(levels) if after != before))
+    def lesser(self, kept: Changes = ()) -> "tuple[Searched, ...]":
+        """The question with ever less asked: no settings but `kept`, no promises, no load, little text, any release."""
+        if kept not in self._lesser:
+            plain = applied(without_settings(self.question), kept)
+            quiet = replace(plain, objectives=Objectives())
+            workload = replace(quiet.workload, concurrent_sequences=1, requests_per_second=None, people=None)
+            alone = replace(quiet, workload=workload)
+            tokens = min(SHORT_TOKENS, workload.context_tokens, self.question.model.max_context_tokens)
+            short = replace(alone, workload=with_context(workload, tokens))
+            newest = replace(short, engine=replace(short.engine, version=None))
+            levels = (plain, quiet, alone, short, newest)
+            self._lesser[kept] = (
+                Searched(plain),
+                *(Searched(after) for before, after in pairwise(levels) if after != before),
+            )
+        return self._lesser[kept]
 
     def usual(self, machine: Machine) -> Machine:
         """The usual node of a machine's card."""

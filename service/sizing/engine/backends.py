@@ -308,7 +308,7 @@ def _none_found(query: AttentionQuery, device: Device) -> Refusal:
     platform = "cuda" if device.vendor is Vendor.NVIDIA else "rocm"
     fixes = (leave_out("block_size"),) if query.block_size is not None else ()
     if kv_dtypes.is_quantised(query.kv_cache_dtype):
-        fixes = (*fixes, use("kv_cache_dtype", "auto"))
+        fixes = (*fixes, use("kv_cache_dtype", "auto"), use("kv_cache_dtype", query.dtype))
     return Refusal(
         "no_attention_backend",
         f"no attention kernel on {device.name} stores heads of {query.head_size} as {query.kv_cache_dtype}"
