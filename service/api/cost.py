@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -16,8 +17,7 @@ from service.api.plans import question_of
 from service.api.pricing import wanted_of
 from service.api.problems import FieldError, invalid, unknown
 from service.api.reading import read_body, read_bytes, require_json
-from service.catalogue.offers import PricesWanted
-from service.catalogue.records.price import USD, HostedPrice, PriceKind, hosted_model_key
+from service.catalogue.records.price import HostedPrice, PriceKind, hosted_model_key
 from service.catalogue.snapshot import Snapshot
 from service.sizing import plan
 from service.sizing.answer import Plan
@@ -26,11 +26,14 @@ from service.sizing.cost import (
     InvalidCostInput,
     OwnedHardware,
     Traffic,
+    currency_of,
+    is_exchangeable,
     steady_traffic,
     traffic_of_volume,
 )
 from service.sizing.cost.offer import Offer, cheapest
 from service.sizing.costing import CostComparison, HostedModel, Load, cost
+from service.sizing.pricing import exchange_answer
 from service.sizing.question import Machine, Question
 
 MOST_MONEY = 1_000_000_000_000
@@ -60,11 +63,11 @@ class TrafficRequest(Contract):
 
 
 class OwnedRequest(Contract):
-    """Hardware bought to run one copy."""
+    """Hardware bought to run one copy; sums are in USD, or in the currency of `prices.exchange_rate`."""
 
-    capital: Money = Field(description="price of the machines with their network (USD)", examples=["280000"])
+    capital: Money = Field(description="price of the machines with their network", examples=["280000"])
     years: Annotated[Number, Field(ge=0.1, le=50)] = Field(description="over which it is written off", examples=[4])
-    price_per_kwh: Money = Field(description="electricity (USD/kWh)", examples=["0.12"])
+    price_per_kwh: Money = Field(description="electricity (per kWh)", examples=["0.12"])
     pue: Annotated[Number, Field(ge=1, le=10)] = Field(
         default=1.3, description="power of the whole hall over that of its machines"
     )
@@ -75,8 +78,8 @@ class OwnedRequest(Contract):
         default=0, description="power of the rest of the machines (W)", examples=[2000]
     )
     power_fraction: Share = Field(default=1, description="mean draw as a share of that power")
-    residual: Money = Field(default=Decimal(0), description="what the hardware is worth at the end (USD)")
-    upkeep_per_year: Money = Field(default=Decimal(0), description="support, space, staff (USD)")
+    residual: Money = Field(default=Decimal(0), description="what the hardware is worth at the end")
+    upkeep_per_year: Money = Field(default=Decimal(0), description="support, space, staff")
 
 
 class CostRequest(PlanRequest):
@@ -115,6 +118,8 @@ async def post_cost(request: Request[Any, Any, Any]) -> Response[bytes]:
         empty = CostComparison(
             catalogue_revision=snapshot.revision,
             rules_version=RULES_VERSION,
+            currency=currency_of(question.exchange_rate),
+            exchange_rate=exchange_answer(question.exchange_rate),
             plan=None,
             rejected=answer.rejected,
             fleet=None,
@@ -130,7 +135,8 @@ async def post_cost(request: Request[Any, Any, Any]) -> Response[bytes]:
             load,
             offers=offers_by_kind(answer.recommended, asked, question, snapshot),
             owned=owned_of(answer.recommended, asked, snapshot),
-            hosted=tuple(hosted_models(asked, question.model.name, snapshot)),
+            hosted=tuple(hosted_models(asked, question, snapshot)),
+            exchange_rate=question.exchange_rate,
             catalogue_revision=snapshot.revision,
             rules_version=RULES_VERSION,
         )
@@ -195,9 +201,7 @@ def offers_by_kind(
         instance = provider, instance_type
     offers = dict[str, tuple[Offer, Decimal]]()
     for kind in PriceKind:
-        known = snapshot.offers(
-            PricesWanted(kind, wanted.provider, wanted.region, wanted.as_of), machine.gpu.slug, instance
-        )
+        known = snapshot.offers(replace(wanted, kind=kind), machine.gpu.slug, instance)
         best = cheapest(known, found.gpu_count, machine.gpus_per_node)
         if best is not None:
             offers[kind.value] = best
@@ -247,7 +251,7 @@ def owned_of(found: Plan, asked: CostRequest, snapshot: Snapshot) -> OwnedHardwa
     )
 
 
-def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterator[HostedModel]:
+def hosted_models(asked: CostRequest, question: Question, snapshot: Snapshot) -> Iterator[HostedModel]:
     """The newest price of each provider of the hosted models named, seen up to the day asked.
 
     Raises
@@ -260,11 +264,11 @@ def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterato
         if hosted_model_key(name) not in known:
             close = difflib.get_close_matches(hosted_model_key(name), known, n=3)
             raise unknown("hosted_model", name, tuple(known[key] for key in close), f"hosted.{index}")
-    keys = {hosted_model_key(name) for name in ([model] if asked.hosted is None else asked.hosted)}
+    keys = {hosted_model_key(name) for name in ([question.model.name] if asked.hosted is None else asked.hosted)}
     as_of = asked.prices.as_of
     newest: dict[tuple[str, str], HostedPrice] = {}
     for price in snapshot.hosted_prices:
-        if hosted_model_key(price.model) not in keys or price.currency != USD:
+        if hosted_model_key(price.model) not in keys or not is_exchangeable(price.currency, question.exchange_rate):
             continue
         if as_of is not None and price.observed_on > as_of:
             continue
@@ -275,6 +279,7 @@ def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterato
         yield HostedModel(
             provider=price.provider,
             model=price.model,
+            currency=price.currency,
             rate=HostedRate(price.input_per_million, price.output_per_million, price.cached_input_per_million),
             observed_on=price.observed_on.isoformat(),
             source=price.source,

@@ -150,7 +150,8 @@ class Snapshot:
         """The cheapest offer of each machine size for a card, or of one machine.
 
         Of each machine and place only the newest price seen up to the day asked is looked at. Left out are prices
-        without the host, in other currencies, of a share of a card, and of a card that is not certain.
+        without the host, in a currency that the rate given does not cover, of a share of a card, and of a card that
+        is not certain.
 
         Parameters
         ----------

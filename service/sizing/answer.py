@@ -151,6 +151,17 @@ class ThroughputAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeRateAnswer:
+    """The exchange rate that was given, at which sums were converted."""
+
+    base: Annotated[str, Doc("currency of which one unit is told", example="EUR")]
+    quote: Annotated[str, Doc("currency it is told in", example="USD")]
+    rate: Annotated[str, Doc("`quote` for one `base`", example="1.08")]
+    observed_on: Annotated[str, Doc("the day it was fixed", example="2026-11-27")]
+    source: Annotated[str | None, Doc("who fixed it; null: not stated", example="ECB reference rate")]
+
+
+@dataclass(frozen=True, slots=True)
 class PriceAnswer:
     """The price a cost rests on."""
 
@@ -159,7 +170,8 @@ class PriceAnswer:
     instance_type: Annotated[str | None, Doc("the machine, where the price is for one")]
     region: Annotated[str | None, Doc("where")]
     gpu_count: Annotated[int, Doc("GPUs the price is for", example=8)]
-    per_hour: Annotated[str, Doc("price of that machine", "USD/h", "23.92")]
+    per_hour: Annotated[str, Doc("price of that machine, as listed", "`currency`/h", "23.92")]
+    currency: Annotated[str, Doc("of the list", example="USD")]
     observed_on: Annotated[str, Doc("when the price was seen", example="2026-07-20")]
     source: Annotated[str, Doc("where the price was seen")]
 
@@ -168,10 +180,12 @@ class PriceAnswer:
 class CostAnswer:
     """What the deployment costs, exact decimals as strings."""
 
-    per_hour: Annotated[str, Doc("all machines", "USD/h", "11.96")]
-    per_month: Annotated[str, Doc("730 hours", "USD", "8730.80")]
+    currency: Annotated[str, Doc("of the amounts beside it: USD, unless an exchange rate was given", example="USD")]
+    exchange_rate: Annotated[ExchangeRateAnswer | None, Doc("at which USD were converted; null: they were not")]
+    per_hour: Annotated[str, Doc("all machines", "`currency`/h", "11.96")]
+    per_month: Annotated[str, Doc("730 hours", "`currency`", "8730.80")]
     per_million_output_tokens: Annotated[
-        str | None, Doc("at the throughput of the workload's load, all the time", "USD", "1.84")
+        str | None, Doc("at the throughput of the workload's load, all the time", "`currency`", "1.84")
     ]
     price: Annotated[PriceAnswer, Doc("the price used")]
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Annotated
 
-from service.sizing.answer import Plan, PriceAnswer, Rejection
+from service.sizing.answer import ExchangeRateAnswer, Plan, PriceAnswer, Rejection
 from service.sizing.cost import (
     HOURS_PER_MONTH,
+    ExchangeRate,
     Fleet,
     HostedRate,
     KindCost,
@@ -16,6 +17,8 @@ from service.sizing.cost import (
     Traffic,
     break_even,
     cents,
+    currency_of,
+    exchanged_rate,
     fleet,
     grown,
     hosted_per_million_output_tokens,
@@ -30,19 +33,19 @@ from service.sizing.cost import (
 )
 from service.sizing.cost.money import SECONDS_PER_HOUR
 from service.sizing.cost.offer import Offer
-from service.sizing.pricing import plain, price_answer
+from service.sizing.pricing import exchange_answer, plain, price_answer, shown
 from service.sizing.quantities import Doc
 
 OWNED = "owned"
-SHOWN = Decimal("0.0001")
 
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A hosted model and what it asks."""
+    """A hosted model and what it asks, in a currency of its own."""
 
     provider: str
     model: str
+    currency: str
     rate: HostedRate
     observed_on: str
     source: str
@@ -93,13 +96,13 @@ class KindAnswer:
 
     kind: Annotated[str, Doc("on_demand, spot, reserved_1y, ..., or owned", example="on_demand")]
     price: Annotated[PriceAnswer | None, Doc("the price used; null for owned hardware")]
-    per_hour: Annotated[str, Doc("one copy", "USD/h", "55.04")]
+    per_hour: Annotated[str, Doc("one copy", "`currency`/h", "55.04")]
     paid_hours_per_month: Annotated[str, Doc("copy-hours: all at the peak where committed, else scaled", example="730")]
-    per_month: Annotated[str, Doc("the fleet", "USD", "40179.20")]
-    per_year: Annotated[str, Doc("twelve such months", "USD", "482150.40")]
-    per_million_output_tokens: Annotated[str | None, Doc("all cost on the output", "USD", "6.1150")]
-    per_million_input: Annotated[str | None, Doc("prompt tokens, cost split by weight", "USD", "0.3000")]
-    per_million_output: Annotated[str | None, Doc("output tokens, cost split by weight", "USD", "1.2000")]
+    per_month: Annotated[str, Doc("the fleet", "`currency`", "40179.20")]
+    per_year: Annotated[str, Doc("twelve such months", "`currency`", "482150.40")]
+    per_million_output_tokens: Annotated[str | None, Doc("all cost on the output", "`currency`", "6.1150")]
+    per_million_input: Annotated[str | None, Doc("prompt tokens, cost split by weight", "`currency`", "0.3000")]
+    per_million_output: Annotated[str | None, Doc("output tokens, cost split by weight", "`currency`", "1.2000")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +120,15 @@ class BreakEvenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HostedAnswer:
-    """The same traffic at a hosted model."""
+    """The same traffic at a hosted model; the prices of its list are in its `list_currency`."""
 
     provider: Annotated[str, Doc("who serves it", example="deepinfra")]
     model: Annotated[str, Doc("by the provider's own name", example="meta-llama/Llama-3.3-70B-Instruct")]
-    input_per_million: Annotated[str, Doc("a million prompt tokens", "USD", "0.23")]
-    output_per_million: Annotated[str, Doc("a million output tokens", "USD", "0.4")]
-    per_month: Annotated[str, Doc("the traffic", "USD", "1949.10")]
-    per_million_output_tokens: Annotated[str, Doc("a million output tokens with their prompts", "USD", "1.7800")]
+    list_currency: Annotated[str, Doc("of the provider's list", example="USD")]
+    input_per_million: Annotated[str, Doc("a million prompt tokens, as listed", "`list_currency`", "0.23")]
+    output_per_million: Annotated[str, Doc("a million output tokens, as listed", "`list_currency`", "0.4")]
+    per_month: Annotated[str, Doc("the traffic", "`currency`", "1949.10")]
+    per_million_output_tokens: Annotated[str, Doc("a million output tokens with their prompts", "`currency`", "1.7800")]
     break_even: Annotated[BreakEvenAnswer | None, Doc("against the cheapest kind of one's own; null without one")]
     observed_on: Annotated[str, Doc("when the price was seen", example="2026-11-01")]
     source: Annotated[str, Doc("where it was seen")]
@@ -137,15 +141,17 @@ class LaterAnswer:
     months: Annotated[int, Doc("months from now", example=12)]
     replicas_peak: Annotated[int, Doc("most copies at once", example=7)]
     kind: Annotated[str | None, Doc("the cheapest kind then; null without a price", example="reserved_1y")]
-    per_month: Annotated[str | None, Doc("the fleet at that kind", "USD", "70000.00")]
+    per_month: Annotated[str | None, Doc("the fleet at that kind", "`currency`", "70000.00")]
 
 
 @dataclass(frozen=True, slots=True)
 class CostComparison:
-    """The answer to a cost request."""
+    """The answer to a cost request; its sums are in `currency`."""
 
     catalogue_revision: Annotated[int, Doc("catalogue revision answered from", example=1)]
     rules_version: Annotated[int, Doc("version of the sizing rules", example=1)]
+    currency: Annotated[str, Doc("of all sums: USD, unless an exchange rate was given", example="USD")]
+    exchange_rate: Annotated[ExchangeRateAnswer | None, Doc("at which USD were converted; null: they were not")]
     plan: Annotated[Plan | None, Doc("one copy; null when nothing serves")]
     rejected: Annotated[tuple[Rejection, ...], Doc("why not, where nothing serves")]
     fleet: Annotated[FleetAnswer | None, Doc("copies of the plan that carry the traffic")]
@@ -162,6 +168,7 @@ def cost(
     offers: Mapping[str, tuple[Offer, Decimal]],
     owned: OwnedHardware | None,
     hosted: Sequence[HostedModel],
+    exchange_rate: ExchangeRate | None,
     catalogue_revision: int,
     rules_version: int,
 ) -> CostComparison:
@@ -172,7 +179,9 @@ def cost(
     offers : mapping of str to (Offer, Decimal)
         Kind -> the offer that carries one copy for the least, and the copy's cost per hour.
     owned : OwnedHardware, optional
-        Hardware of one copy.
+        Hardware of one copy, in the currency of the answer, as the offers are.
+    exchange_rate : ExchangeRate, optional
+        From USD to that currency, where it is another.
 
     Raises
     ------
@@ -197,11 +206,13 @@ def cost(
     return CostComparison(
         catalogue_revision=catalogue_revision,
         rules_version=rules_version,
+        currency=currency_of(exchange_rate),
+        exchange_rate=exchange_answer(exchange_rate),
         plan=plan,
         rejected=(),
         fleet=_fleet_answer(plan, load, replica, needed),
         kinds=tuple(_kind_answer(each, load, needed, offers.get(each.kind)) for each in kinds),
-        hosted=_hosted_answers(hosted, load.traffic, cheapest_copy, made),
+        hosted=_hosted_answers(hosted, exchange_rate, load.traffic, cheapest_copy, made),
         later=later,
         warnings=_warnings(needed, kinds, hosted),
     )
@@ -222,10 +233,10 @@ def _fleet_answer(plan: Plan, load: Load, replica: Replica, needed: Fleet) -> Fl
         replicas_floor=needed.floor,
         replicas_by_hour=needed.replicas,
         gpus_at_peak=needed.peak * plan.gpu_count,
-        replica_requests_per_second=_shown(carries),
+        replica_requests_per_second=shown(carries),
         requests_per_month=_whole(requests_per_month(load.traffic)),
         output_tokens_per_month=_whole(needed.output_tokens_per_month),
-        utilisation=_shown(needed.utilisation),
+        utilisation=shown(needed.utilisation),
     )
 
 
@@ -242,40 +253,46 @@ def _kind_answer(row: KindCost, load: Load, needed: Fleet, offer: tuple[Offer, D
     return KindAnswer(
         kind=row.kind,
         price=None if offer is None else price_answer(offer[0]),
-        per_hour=_shown(row.per_hour),
-        paid_hours_per_month=_shown(row.hours_per_month),
+        per_hour=shown(row.per_hour),
+        paid_hours_per_month=shown(row.hours_per_month),
         per_month=plain(cents(row.per_month)),
         per_year=plain(cents(row.per_month * 12)),
-        per_million_output_tokens=None if each is None else _shown(each),
-        per_million_input=None if split is None else _shown(split[0]),
-        per_million_output=None if split is None else _shown(split[1]),
+        per_million_output_tokens=None if each is None else shown(each),
+        per_million_input=None if split is None else shown(split[0]),
+        per_million_output=None if split is None else shown(split[1]),
     )
 
 
 def _hosted_answers(
-    hosted: Sequence[HostedModel], traffic: Traffic, copy_per_hour: Decimal | None, made: Decimal
+    hosted: Sequence[HostedModel],
+    exchange_rate: ExchangeRate | None,
+    traffic: Traffic,
+    copy_per_hour: Decimal | None,
+    made: Decimal,
 ) -> tuple[HostedAnswer, ...]:
     found = list[tuple[Decimal, HostedAnswer]]()
     for each in hosted:
+        rate = exchanged_rate(each.rate, each.currency, exchange_rate)
         asked = hosted_per_million_output_tokens(
-            each.rate, traffic.prompt_tokens, traffic.output_tokens, traffic.cached_fraction
+            rate, traffic.prompt_tokens, traffic.output_tokens, traffic.cached_fraction
         )
-        month = hosted_per_month(each.rate, traffic)
+        month = hosted_per_month(rate, traffic)
         meets = None
         if copy_per_hour is not None:
             even = break_even(per_month(copy_per_hour), made, asked)
             meets = BreakEvenAnswer(
                 None if even.first is None else _whole(even.first),
                 None if even.lasting is None else _whole(even.lasting),
-                _shown(even.utilisation),
+                shown(even.utilisation),
             )
         answer = HostedAnswer(
             provider=each.provider,
             model=each.model,
+            list_currency=each.currency,
             input_per_million=plain(each.rate.input_per_million),
             output_per_million=plain(each.rate.output_per_million),
             per_month=plain(cents(month)),
-            per_million_output_tokens=_shown(asked),
+            per_million_output_tokens=shown(asked),
             break_even=meets,
             observed_on=each.observed_on,
             source=each.source,
@@ -295,10 +312,6 @@ def _warnings(needed: Fleet, kinds: Sequence[KindCost], hosted: Sequence[HostedM
     if hosted:
         lines.append("hosted models may be quantised or limited otherwise than the plan: compare their answers too")
     return tuple(lines)
-
-
-def _shown(value: Decimal) -> str:
-    return plain(value.quantize(SHOWN, ROUND_HALF_EVEN))
 
 
 def _whole(value: Decimal) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from service.sizing.answer import Answer, CurvePoint
+from service.sizing.cost import currency_of
 from service.sizing.engine.profile import profile_for
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
-from service.sizing.pricing import offer_for, plain
+from service.sizing.pricing import hourly, offer_for
 from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
 from service.sizing.question import Question, RankBy
@@ -93,7 +94,8 @@ def _difference(each: Feasible, best: Feasible) -> tuple[str, ...]:
     changes.append(f"holds {each.capacity} conversations instead of {best.capacity}")
     costs = offer_for(each), offer_for(best)
     if costs[0] is not None and costs[1] is not None:
-        changes.append(f"costs {plain(costs[0][1])} USD an hour instead of {plain(costs[1][1])}")
+        currency = currency_of(best.question.exchange_rate)
+        changes.append(f"costs {hourly(costs[0][1])} {currency} an hour instead of {hourly(costs[1][1])}")
     ours, theirs = token_ms(each), token_ms(best)
     changes.append(f"a token takes {ours:.1f} ms instead of {theirs:.1f} ms ({theirs / ours:.2f}x the speed)")
     return tuple(changes)

@@ -17,6 +17,8 @@ REQUEST: dict[str, Any] = {
     "utilisation": 0.5,
 }
 DAYS = Decimal(730) / 24
+RATE = {"base": "EUR", "quote": "USD", "rate": "1.25", "observed_on": "2026-11-02", "source": "ECB"}
+OBSERVED = "prices.exchange_rate.observed_on"
 
 
 def ask(client: TestClient[Litestar], **fields: Any) -> dict[str, Any]:
@@ -84,6 +86,33 @@ def test_hosted_models_are_priced_for_the_same_traffic(client: TestClient[Litest
     assert months == sorted(months)
 
 
+def test_sums_in_another_currency_are_those_in_usd_at_the_rate(client: TestClient[Litestar]) -> None:
+    """At 1.25 USD for a EUR all sums are four fifths, volumes and choices the same; owned hardware is given in EUR."""
+    hosted = ["meta-llama/Llama-3.3-70B-Instruct"]
+    owned = {"capital": "280000", "years": 4, "price_per_kwh": "0.12"}
+    usd = ask(client, hosted=hosted, owned=owned)
+    eur = ask(
+        client,
+        hosted=hosted,
+        owned=owned | {"capital": "224000", "price_per_kwh": "0.096"},
+        prices={"provider": "aws", "region": "us-east-1", "exchange_rate": RATE},
+    )
+    assert (usd["currency"], usd["exchange_rate"]) == ("USD", None)
+    assert (eur["currency"], eur["exchange_rate"]) == ("EUR", RATE)
+    for name in ("kinds", "hosted"):
+        assert len(usd[name]) == len(eur[name]) > 1
+        for dollars, euros in zip(usd[name], eur[name], strict=True):
+            four_fifths = Decimal(dollars["per_month"]) * Decimal("0.8")
+            assert Decimal(euros["per_month"]) == pytest.approx(four_fifths, abs=Decimal("0.011"))
+            tokens = Decimal(dollars["per_million_output_tokens"]) * Decimal("0.8")
+            assert Decimal(euros["per_million_output_tokens"]) == pytest.approx(tokens, abs=Decimal("0.0002"))
+            assert dollars.get("price") == euros.get("price")
+            assert dollars.get("break_even") == euros.get("break_even")
+            assert dollars.get("input_per_million") == euros.get("input_per_million")
+    assert eur["plan"]["cost"]["currency"] == "EUR"
+    assert Decimal(eur["plan"]["cost"]["per_hour"]) == Decimal("55.04") / Decimal("1.25") == Decimal("44.032")
+
+
 def test_growth_is_looked_ahead(client: TestClient[Litestar]) -> None:
     """Doubling every month, three months on it is eight times the load."""
     now = ask(client)["fleet"]
@@ -114,6 +143,11 @@ def test_nothing_is_priced_where_nothing_serves(client: TestClient[Litestar]) ->
         ({"traffic": {"requests_per_second": 1, "hours_per_day": 25}}, 400, "traffic.hours_per_day"),
         ({"utilisation": 0}, 400, "utilisation"),
         ({"hosted": ["no/such-model"]}, 404, "hosted.0"),
+        ({"prices": {"exchange_rate": RATE | {"quote": "JPY"}}}, 400, "prices.exchange_rate.quote"),
+        ({"prices": {"exchange_rate": RATE | {"base": "USD"}}}, 400, "prices.exchange_rate.quote"),
+        ({"prices": {"exchange_rate": RATE | {"base": "euro"}}}, 400, "prices.exchange_rate.base"),
+        ({"prices": {"exchange_rate": RATE | {"rate": 0}}}, 400, "prices.exchange_rate.rate"),
+        ({"prices": {"exchange_rate": {"base": "EUR", "quote": "USD", "rate": 1}}}, 400, OBSERVED),
         ({"owned": {"capital": "x", "years": 4, "price_per_kwh": "0.1"}}, 400, "owned.capital"),
         ({"owned": {"capital": 1, "years": 4, "price_per_kwh": "0.1", "residual": 2}}, 400, "owned.residual"),
     ],

@@ -1,7 +1,6 @@
 """Costs by hand: published prices with the arithmetic written out, and laws that hold for any numbers."""
 
 import doctest
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from service.sizing.cost import (
     break_even,
     capital_per_hour,
     cents,
-    convert,
     deployment_per_hour,
+    exchanged,
     fleet,
     flip_price,
     grown,
@@ -77,13 +76,34 @@ class TestHoursAndMonths:
         with pytest.raises(InvalidCostInput, match="per_hour"):
             per_month(bad)
 
-    def test_exchange_needs_a_rate_of_the_same_currencies(self) -> None:
-        """At 1 EUR = 1.08 USD: 100 EUR = 108 USD, 108 USD = 100 EUR; yen have no rate here."""
-        rate = ExchangeRate("EUR", "USD", Decimal("1.08"), date(2026, 11, 2), "ECB")
-        assert convert(Decimal(100), "EUR", rate) == Decimal(108)
-        assert convert(Decimal(108), "USD", rate) == Decimal(100)
-        with pytest.raises(InvalidCostInput, match="JPY is neither EUR nor USD"):
-            convert(Decimal(1), "JPY", rate)
+    def test_a_rate_is_taken_either_way_round(self) -> None:
+        """At 1 EUR = 1.08 USD, 108 USD are 100 EUR; at 1 USD = 150 JPY they are 16,200 JPY. What is in EUR stays."""
+        euro = ExchangeRate("EUR", "USD", Decimal("1.08"), "2026-11-02", "ECB")
+        yen = ExchangeRate("USD", "JPY", Decimal(150), "2026-11-02")
+        assert exchanged(Decimal(108), "USD", euro) == Decimal(100)
+        assert exchanged(Decimal(108), "EUR", euro) == Decimal(108)
+        assert exchanged(Decimal(108), "USD", yen) == Decimal(16_200)
+        assert exchanged(Decimal(108), "USD", None) == Decimal(108)
+
+    @pytest.mark.parametrize("rate", [None, ExchangeRate("EUR", "USD", Decimal("1.08"), "2026-11-02")])
+    def test_a_currency_without_a_rate_is_refused(self, rate: ExchangeRate | None) -> None:
+        """Yen are not euros, and not dollars."""
+        with pytest.raises(InvalidCostInput, match="JPY cannot be exchanged"):
+            exchanged(Decimal(1), "JPY", rate)
+
+    @pytest.mark.parametrize(
+        ("base", "quote", "rate", "field"),
+        [
+            ("USD", "USD", Decimal(1), "quote"),
+            ("EUR", "JPY", Decimal(160), "quote"),
+            ("EUR", "USD", Decimal(0), "rate"),
+            ("EUR", "USD", Decimal(-1), "rate"),
+        ],
+    )
+    def test_a_rate_is_between_usd_and_another(self, base: str, quote: str, rate: Decimal, field: str) -> None:
+        """And above zero."""
+        with pytest.raises(InvalidCostInput, match=field):
+            ExchangeRate(base, quote, rate, "2026-11-02")
 
 
 class TestTokens:

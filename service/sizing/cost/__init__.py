@@ -1,10 +1,12 @@
 """What a deployment costs: by the hour, month and million tokens, rented, owned or hosted. `Decimal` throughout."""
 
 from service.sizing.cost.decide import Flip, flip_price, pareto
+from service.sizing.cost.exchange import USD, ExchangeRate, currency_of, exchanged, is_exchangeable
 from service.sizing.cost.hosted import (
     BreakEven,
     HostedRate,
     break_even,
+    exchanged_rate,
     hosted_per_million_output_tokens,
     hosted_per_month,
     hosted_per_request,
@@ -14,10 +16,8 @@ from service.sizing.cost.money import (
     DAYS_PER_MONTH,
     HOURS_PER_MONTH,
     HOURS_PER_YEAR,
-    ExchangeRate,
     InvalidCostInput,
     cents,
-    convert,
     per_month,
     per_year,
 )
@@ -50,6 +50,7 @@ __all__ = [
     "DAYS_PER_MONTH",
     "HOURS_PER_MONTH",
     "HOURS_PER_YEAR",
+    "USD",
     "BreakEven",
     "ExchangeRate",
     "Fleet",
@@ -63,14 +64,17 @@ __all__ = [
     "break_even",
     "capital_per_hour",
     "cents",
-    "convert",
+    "currency_of",
     "deployment_per_hour",
+    "exchanged",
+    "exchanged_rate",
     "fleet",
     "flip_price",
     "grown",
     "hosted_per_million_output_tokens",
     "hosted_per_month",
     "hosted_per_request",
+    "is_exchangeable",
     "kinds_side_by_side",
     "machines_needed",
     "owned_per_hour",

@@ -20,11 +20,13 @@ class Offer:
     gpu_count : int
         GPUs of the machine.
     per_hour : Decimal
-        The whole machine, USD an hour.
+        The whole machine, an hour, in the currency of the answer.
     observed_on, source : str
         Day (YYYY-MM-DD) and place it was seen.
     age_days : int
         Days before the day asked for, or before the newest price known.
+    currency, listed_per_hour : str, Decimal
+        What the list asks for the machine an hour, in its own currency.
     """
 
     provider: str
@@ -36,6 +38,8 @@ class Offer:
     observed_on: str
     source: str
     age_days: int
+    currency: str
+    listed_per_hour: Decimal
 
 
 def cheapest(offers: Iterable[Offer], gpu_count: int, gpus_per_node: int) -> tuple[Offer, Decimal] | None:
