@@ -52,15 +52,15 @@ def offers_for(
 ) -> Mapping[str, tuple[Offer, ...]]:
     """The offers that plans on these machines may rest on; raises as `wanted_of`."""
     wanted = wanted_of(prices, snapshot)
-    found = dict[str, tuple[Offer, ...]]()
-    for machine in machines:
-        slug, name = machine.gpu.slug, machine.instance
-        if name is None:
-            found[slug] = snapshot.offers(wanted, slug)
-        else:
-            provider, _, instance_type = name.partition("/")
-            found[name] = snapshot.offers(wanted, slug, (provider, instance_type))
-    return found
+    return {machine.instance or machine.gpu.slug: offers_of(wanted, machine, snapshot) for machine in machines}
+
+
+def offers_of(wanted: PricesWanted, machine: Machine, snapshot: Snapshot) -> tuple[Offer, ...]:
+    """The offers of a machine: of its instance type where it has one, else of its GPU."""
+    if machine.instance is None:
+        return snapshot.offers(wanted, machine.gpu.slug)
+    provider, _, instance_type = machine.instance.partition("/")
+    return snapshot.offers(wanted, machine.gpu.slug, (provider, instance_type))
 
 
 def instance_machines(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine, ...]:

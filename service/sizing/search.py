@@ -1,9 +1,10 @@
 """Enumerate, judge, rank; a reason and a fix for everything left out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from service.sizing.answer import Answer, CurvePoint
+from service.sizing.answer import Answer, CurvePoint, Rejection
 from service.sizing.cost import currency_of
 from service.sizing.engine.profile import profile_for
 from service.sizing.judge import Feasible, layout_answer
@@ -21,9 +22,38 @@ DIMINISHING_GAIN = 1.25
 """Doubling the GPUs is worth it while it makes a token at least this much faster or holds as much more."""
 
 
-def plan(question: Question) -> Answer:
-    """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
-    profile, version_warning = profile_for(question.engine.version)
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What a search found, the best first.
+
+    Attributes
+    ----------
+    counted : tuple of Counted
+        All that was tried.
+    best : tuple of Feasible
+        The best layouts of the leading GPU types and counts.
+    following : tuple of Feasible
+        What is offered beside the first of them.
+    """
+
+    searched: Searched
+    counted: tuple[Counted, ...]
+    best: tuple[Feasible, ...]
+    following: tuple[Feasible, ...]
+
+    @property
+    def serving(self) -> list[Feasible]:
+        """The best layout of every GPU type and count that serves, the best first."""
+        return sorted((each.feasible[0] for each in self.counted if each.serves), key=self.searched.order)
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Why not, of every GPU type and count that does not serve."""
+        return tuple(with_fix(self.searched, each, each.rejection) for each in self.counted if each.rejection)
+
+
+def ranked(question: Question) -> Ranked:
+    """Judge and rank what may carry the workload."""
     searched = Searched(question)
     if question.layout is not None:
         counted = [forced(question, machine, question.layout) for machine in question.machines]
@@ -40,6 +70,14 @@ def plan(question: Question) -> Answer:
         if each.gpu_count == 2 and other.layout.pipeline_parallel_size != each.feasible[0].layout.pipeline_parallel_size
     ]
     following = sorted((*best[1:], *others), key=order)[:MOST_ALTERNATIVES]
+    return Ranked(searched, tuple(counted), tuple(best), tuple(following))
+
+
+def plan(question: Question) -> Answer:
+    """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
+    profile, version_warning = profile_for(question.engine.version)
+    found = ranked(question)
+    best, counted = found.best, found.counted
     curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.serves])
     return Answer(
         catalogue_revision=question.catalogue_revision,
@@ -47,8 +85,8 @@ def plan(question: Question) -> Answer:
         engine_version=profile.version,
         model=model_answer(question),
         recommended=present(best[0], reasons_for(question, best, counted)) if best else None,
-        alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
-        rejected=tuple(with_fix(searched, each, each.rejection) for each in counted if each.rejection is not None),
+        alternatives=tuple(present(each, _difference(each, best[0])) for each in found.following),
+        rejected=found.rejected,
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
         assumptions=_assumptions(question),
