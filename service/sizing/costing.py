@@ -44,7 +44,7 @@ from service.sizing.pricing import exchange_answer, plain, price_answer, shown
 from service.sizing.promises import are_asked, objectives_answer
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
-from service.sizing.search import MOST_ALTERNATIVES, ranked
+from service.sizing.search import MOST_ALTERNATIVES, tried
 from service.sizing.times import copy, token_ms, tokens_per_second
 
 
@@ -239,9 +239,9 @@ def cost(
 ) -> CostComparison:
     """What carrying a load on copies of a plan costs.
 
-    The copies are those of the plan that carries it best, of one for each GPU type and count: on the fewest GPUs at the
-    peak, or for the least a month under `rank_by: cost`; under `latency` and `throughput` those of the plan that is
-    recommended without a traffic.
+    The copies are those of the plan that carries it best, of one for each GPU type and count (`Tried.copies`): on the
+    fewest GPUs at the peak, or for the least a month under `rank_by: cost`; under `latency` and `throughput` those of
+    the plan that is recommended without a traffic.
 
     Parameters
     ----------
@@ -257,16 +257,16 @@ def cost(
     InvalidCostInput
         The traffic cannot be computed with.
     """
-    search = ranked(question)
-    rate = question.exchange_rate
-    if not search.best:
+    found, rate = tried(question), question.exchange_rate
+    copies = found.copies
+    if not copies:
         return CostComparison(
             catalogue_revision=question.catalogue_revision,
             rules_version=question.rules_version,
             currency=currency_of(rate),
             exchange_rate=exchange_answer(rate),
             plan=None,
-            rejected=search.rejected,
+            rejected=found.rejected,
             fleet=None,
             kinds=(),
             hosted=(),
@@ -274,7 +274,7 @@ def cost(
             alternatives=(),
             warnings=("no plan serves the workload, so there is nothing to price",),
         )
-    offered = [carrier_of(filled(each) if load.fills_copies else each, load, offers_of) for each in search.serving]
+    offered = [carrier_of(filled(each) if load.fills_copies else each, load, offers_of) for each in copies]
     chosen, *others = sorted(offered, key=_order(question, kind))
     owned = owned_for(chosen.found)
     best = carrier_of(chosen.found, load, offers_of, owned)

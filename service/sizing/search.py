@@ -23,28 +23,27 @@ DIMINISHING_GAIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """What a search found, the best first.
-
-    Attributes
-    ----------
-    counted : tuple of Counted
-        All that was tried.
-    best : tuple of Feasible
-        The best layouts of the leading GPU types and counts.
-    following : tuple of Feasible
-        What is offered beside the first of them.
-    """
+class Tried:
+    """Every GPU type and count that a question allows, each judged as far as it is asked for."""
 
     searched: Searched
     counted: tuple[Counted, ...]
-    best: tuple[Feasible, ...]
-    following: tuple[Feasible, ...]
 
     @property
-    def serving(self) -> list[Feasible]:
-        """The best layout of every GPU type and count that serves, the best first."""
-        return sorted((each.feasible[0] for each in self.counted if each.serves), key=self.searched.order)
+    def copies(self) -> list[Feasible]:
+        """The best layout of every GPU type and count that serves and may be copied, the best first.
+
+        Copies that span machines lose time between them, so of a GPU type that serves within one machine none is
+        copied that does not, unless counts were named.
+        """
+        named, kept = self.searched.question.gpu_counts is not None, list[Counted]()
+        for each in sorted(self.counted, key=lambda each: each.gpu_count):
+            spans = each.gpu_count > each.machine.gpus_per_node
+            if spans and not named and any(other.machine is each.machine for other in kept):
+                continue
+            if each.serves:
+                kept.append(each)
+        return sorted((each.feasible[0] for each in kept), key=self.searched.order)
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
@@ -52,15 +51,24 @@ class Ranked:
         return tuple(with_fix(self.searched, each, each.rejection) for each in self.counted if each.rejection)
 
 
-def ranked(question: Question) -> Ranked:
-    """Judge and rank what may carry the workload."""
+def tried(question: Question) -> Tried:
+    """What may carry the workload."""
     searched = Searched(question)
     if question.layout is not None:
-        counted = [forced(question, machine, question.layout) for machine in question.machines]
-    else:
-        counted = [
+        return Tried(searched, tuple(forced(question, machine, question.layout) for machine in question.machines))
+    return Tried(
+        searched,
+        tuple(
             searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
-        ]
+        ),
+    )
+
+
+def plan(question: Question) -> Answer:
+    """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
+    profile, version_warning = profile_for(question.engine.version)
+    found = tried(question)
+    searched, counted = found.searched, found.counted
     order, leading = searched.order, searched.leading(counted, MOST_ALTERNATIVES + 1)
     best = sorted((each.feasible[0] for each in leading), key=order)
     others = [
@@ -70,14 +78,6 @@ def ranked(question: Question) -> Ranked:
         if each.gpu_count == 2 and other.layout.pipeline_parallel_size != each.feasible[0].layout.pipeline_parallel_size
     ]
     following = sorted((*best[1:], *others), key=order)[:MOST_ALTERNATIVES]
-    return Ranked(searched, tuple(counted), tuple(best), tuple(following))
-
-
-def plan(question: Question) -> Answer:
-    """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
-    profile, version_warning = profile_for(question.engine.version)
-    found = ranked(question)
-    best, counted = found.best, found.counted
     curve = _curve([each for each in counted if best and each.machine is best[0].machine and each.serves])
     return Answer(
         catalogue_revision=question.catalogue_revision,
@@ -85,7 +85,7 @@ def plan(question: Question) -> Answer:
         engine_version=profile.version,
         model=model_answer(question),
         recommended=present(best[0], reasons_for(question, best, counted)) if best else None,
-        alternatives=tuple(present(each, _difference(each, best[0])) for each in found.following),
+        alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
         rejected=found.rejected,
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
