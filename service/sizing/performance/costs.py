@@ -250,10 +250,10 @@ def _stage_cost(
             for each in work.attention
         ),
         state_s=rates.read_s(work.state_bytes + work.sequence_bytes, values.cache_read),
-        sequence_s=values.sequence_s,
+        sequence_s=engine.sequence_s,
         pass_s=rates.read_s(passes * residual, values.activation_read),
         fixed_s=fixed,
-        prompt_fixed_s=fixed * values.prompt_step,
+        prompt_fixed_s=fixed * engine.prompt_step,
         all_reduces=work.all_reduces,
         all_reduce=all_reduce_,
         exchanges=work.exchanges,
