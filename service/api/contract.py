@@ -296,7 +296,9 @@ class DeploymentRequest(Contract):
     assumptions: AssumptionsRequest = Field(default=AssumptionsRequest(), description="figures used instead of ours")
     prices: PricesRequest = Field(default=PricesRequest(), description="prices used")
     calibration: Literal["nearest", "off"] = Field(
-        default="nearest", description="whether measurements correct the predictions"
+        default="nearest",
+        description="whether measured startups, load tests and link tests correct the predictions: the nearest of "
+        "each, or none",
     )
     rank_by: RankBy = Field(default=RankBy.FEWEST_GPUS, description="what makes one plan better than another")
     curve_points: Annotated[int, Field(ge=0, le=MAX_CURVE_POINTS), INTEGRAL] = Field(

@@ -168,6 +168,7 @@ def question_about(
         rank_by=asked.rank_by,
         calibrations=calibrations_of(model, asked, snapshot),
         servings=servings_of(model, asked, snapshot),
+        link_tests={} if asked.calibration == "off" else snapshot.link_tests,
         curve_points=asked.curve_points,
         neighbours=neighbours_of(asked, machines, snapshot),
         memory_errors=snapshot.memory_errors,

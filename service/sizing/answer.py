@@ -271,7 +271,7 @@ class ServingPointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TimesWithoutAnswer:
-    """Central times and throughput before measured loads corrected them."""
+    """Central times and throughput without a correction."""
 
     tpot_ms: Annotated[float, Doc("time per output token", "ms")]
     ttft_ms: Annotated[float, Doc("time to first token", "ms")]
@@ -292,6 +292,51 @@ class TimesCalibrationAnswer:
     used: Annotated[int, Doc("measured loads used", example=12)]
     points: Annotated[tuple[ServingPointAnswer, ...], Doc("the first ten of them")]
     prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures without them")]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTestUsedAnswer:
+    """One measured link test, and by how much it moved a collective."""
+
+    collective: Annotated[
+        str,
+        Doc(
+            "all_reduce: sums over the tensor ranks; exchange: tokens between expert ranks; handoff and "
+            "handoff_between_nodes: what a pipeline stage passes on",
+            example="all_reduce",
+        ),
+    ]
+    id: Annotated[str, Doc("its id under /calibrations", example="5c1e09d2b7a8f364")]
+    source: Annotated[str, Doc("where it was published or who reported it")]
+    operation: Annotated[str, Doc("operation measured, as the NCCL tests name it", example="all_reduce")]
+    world_size: Annotated[int, Doc("GPUs that took part", example=8)]
+    nodes: Annotated[int, Doc("machines they were in", example=1)]
+    distance: Annotated[
+        float,
+        Doc(
+            "doublings of GPUs and nodes between the measured group and the plan's, one more for another operation; "
+            "each halves what is believed of the deviation, on a logarithmic scale",
+            example=0.0,
+        ),
+    ]
+    measured_start: Annotated[
+        float | None,
+        Doc("time of the shortest message up to 32 KiB, over NCCL's usual one; null: not used for it", example=1.4),
+    ]
+    start_factor: Annotated[float | None, Doc("factor on the predicted time to start; null: not used for it")]
+    measured_rate: Annotated[
+        float | None,
+        Doc("bytes a second of messages from 8 MiB on, over NCCL's usual ones; null: not used for it", example=0.6),
+    ]
+    rate_factor: Annotated[float | None, Doc("factor on the predicted bytes a second; null: not used for it")]
+
+
+@dataclass(frozen=True, slots=True)
+class LinksCalibrationAnswer:
+    """The measured link tests that moved the collectives of the times."""
+
+    tests: Annotated[tuple[LinkTestUsedAnswer, ...], Doc("each collective with each test used for it")]
+    prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures over usual links")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +383,9 @@ class Plan:
     ]
     times_calibration: Annotated[
         TimesCalibrationAnswer | None, Doc("the measured loads used; null: times and throughput are predictions")
+    ]
+    links_calibration: Annotated[
+        LinksCalibrationAnswer | None, Doc("the measured link tests used; null: links are taken to be the usual ones")
     ]
     basis: Annotated[dict[str, Origin], Doc("origin of each figure, by its path in the plan")]
 
