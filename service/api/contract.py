@@ -2,6 +2,7 @@
 
 import math
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -249,6 +250,21 @@ class AssumptionsRequest(Contract):
 PriceKindName = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "marketplace", "community"]
 
 
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$", examples=["EUR"])]
+
+
+class ExchangeRateRequest(Contract):
+    """What one unit of a currency was worth in another on a day; one of the two is USD."""
+
+    base: Currency = Field(description="currency of which one unit is told, by its three letters", examples=["EUR"])
+    quote: Currency = Field(description="currency it is told in", examples=["USD"])
+    rate: Annotated[Decimal, Field(ge=Decimal("1e-7"), le=10**7, allow_inf_nan=False, max_digits=24, strict=False)] = (
+        Field(description="`quote` for one `base`", examples=["1.08"])
+    )
+    observed_on: date = Field(description="the day it was fixed", examples=["2026-11-27"])
+    source: Text | None = Field(default=None, description="who fixed it", examples=["ECB reference rate"])
+
+
 class PricesRequest(Contract):
     """Which prices a cost rests on."""
 
@@ -256,6 +272,11 @@ class PricesRequest(Contract):
     region: Text | None = Field(default=None, description="where; null: anywhere")
     kind: PriceKindName = Field(default="on_demand", description="kind of price")
     as_of: date | None = Field(default=None, description="prices seen up to this day; null: the newest")
+    exchange_rate: ExchangeRateRequest | None = Field(
+        default=None,
+        description="tell costs in the currency beside USD, and use prices in it too; null: costs are in USD and rest "
+        "on prices in USD",
+    )
 
 
 Precision = Literal["checkpoint", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
@@ -275,7 +296,9 @@ class DeploymentRequest(Contract):
     assumptions: AssumptionsRequest = Field(default=AssumptionsRequest(), description="figures used instead of ours")
     prices: PricesRequest = Field(default=PricesRequest(), description="prices used")
     calibration: Literal["nearest", "off"] = Field(
-        default="nearest", description="whether measurements correct the predictions"
+        default="nearest",
+        description="whether measured startups, load tests and link tests correct the predictions: the nearest of "
+        "each, or none",
     )
     rank_by: RankBy = Field(default=RankBy.FEWEST_GPUS, description="what makes one plan better than another")
     curve_points: Annotated[int, Field(ge=0, le=MAX_CURVE_POINTS), INTEGRAL] = Field(
@@ -312,10 +335,17 @@ class CompareRequest(DeploymentRequest):
 REPEATED = {"gpus": "gpu", "gpu_counts": "gpu_count", "instances": "instance"}
 """Lists of the body that are repeated parameters of a query."""
 
+PREFIXED = {"exchange_rate": "exchange_"}
+"""Objects whose members' names say too little alone, and what a query puts before them."""
+
 GROUPS = ("workload", "objectives", "hardware", "layout", "engine", "assumptions", "prices")
 
 
-INSIDE: dict[tuple[str, ...], type[Contract]] = {("layout",): LayoutRequest, ("workload", "people"): PeopleRequest}
+INSIDE: dict[tuple[str, ...], type[Contract]] = {
+    ("layout",): LayoutRequest,
+    ("workload", "people"): PeopleRequest,
+    ("prices", "exchange_rate"): ExchangeRateRequest,
+}
 """What optional groups hold, by their path."""
 
 
@@ -332,7 +362,8 @@ def query_names() -> dict[str, tuple[str, ...]]:
             if inner is None:
                 names[REPEATED.get(leaf, leaf)] = (name, leaf)
             else:
-                names |= {deeper: (name, leaf, deeper) for deeper in inner.model_fields}
+                prefix = PREFIXED.get(leaf, "")
+                names |= {prefix + deeper: (name, leaf, deeper) for deeper in inner.model_fields}
     return names
 
 

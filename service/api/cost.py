@@ -2,35 +2,34 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Annotated, Any
 
 from litestar import Request, Response
 from pydantic import Field
 
-from service import RULES_VERSION
 from service.api import responding
-from service.api.contract import INTEGRAL, MAX_NAMES, Contract, Number, PlanRequest, Text
+from service.api.contract import INTEGRAL, MAX_NAMES, Contract, Count, Number, PlanRequest, Text
 from service.api.operation import Operation
 from service.api.plans import question_of
-from service.api.pricing import wanted_of
+from service.api.pricing import offers_of, wanted_of
 from service.api.problems import FieldError, invalid, unknown
 from service.api.reading import read_body, read_bytes, require_json
-from service.catalogue.offers import PricesWanted
-from service.catalogue.records.price import USD, HostedPrice, PriceKind, hosted_model_key
+from service.catalogue.records.price import HostedPrice, PriceKind, hosted_model_key
 from service.catalogue.snapshot import Snapshot
-from service.sizing import plan
-from service.sizing.answer import Plan
 from service.sizing.cost import (
     HostedRate,
     InvalidCostInput,
     OwnedHardware,
     Traffic,
+    is_exchangeable,
     steady_traffic,
     traffic_of_volume,
 )
-from service.sizing.cost.offer import Offer, cheapest
+from service.sizing.cost.offer import Offer
 from service.sizing.costing import CostComparison, HostedModel, Load, cost
+from service.sizing.judge import Feasible
 from service.sizing.question import Machine, Question
 
 MOST_MONEY = 1_000_000_000_000
@@ -60,11 +59,14 @@ class TrafficRequest(Contract):
 
 
 class OwnedRequest(Contract):
-    """Hardware bought to run one copy."""
+    """A machine one buys; sums are in USD, or in the currency of `prices.exchange_rate`."""
 
-    capital: Money = Field(description="price of the machines with their network (USD)", examples=["280000"])
+    capital: Money = Field(description="price of the machine with its share of the network", examples=["280000"])
+    gpu_count: Count | None = Field(
+        default=None, description="GPUs of the machine, which copies share; null: those of one copy", examples=[8]
+    )
     years: Annotated[Number, Field(ge=0.1, le=50)] = Field(description="over which it is written off", examples=[4])
-    price_per_kwh: Money = Field(description="electricity (USD/kWh)", examples=["0.12"])
+    price_per_kwh: Money = Field(description="electricity (per kWh)", examples=["0.12"])
     pue: Annotated[Number, Field(ge=1, le=10)] = Field(
         default=1.3, description="power of the whole hall over that of its machines"
     )
@@ -75,8 +77,8 @@ class OwnedRequest(Contract):
         default=0, description="power of the rest of the machines (W)", examples=[2000]
     )
     power_fraction: Share = Field(default=1, description="mean draw as a share of that power")
-    residual: Money = Field(default=Decimal(0), description="what the hardware is worth at the end (USD)")
-    upkeep_per_year: Money = Field(default=Decimal(0), description="support, space, staff (USD)")
+    residual: Money = Field(default=Decimal(0), description="what the hardware is worth at the end")
+    upkeep_per_year: Money = Field(default=Decimal(0), description="support, space, staff")
 
 
 class CostRequest(PlanRequest):
@@ -110,29 +112,14 @@ async def post_cost(request: Request[Any, Any, Any]) -> Response[bytes]:
     asked = read_body(await read_bytes(request), CostRequest)
     question = question_of(asked, snapshot)
     load = load_of(asked, question)
-    answer = plan(question)
-    if answer.recommended is None:
-        empty = CostComparison(
-            catalogue_revision=snapshot.revision,
-            rules_version=RULES_VERSION,
-            plan=None,
-            rejected=answer.rejected,
-            fleet=None,
-            kinds=(),
-            hosted=(),
-            later=None,
-            warnings=("no plan serves the workload, so there is nothing to price",),
-        )
-        return responding.answer(responding.ENCODER.encode(empty), snapshot.revision)
     try:
         priced = cost(
-            answer.recommended,
+            question,
             load,
-            offers=offers_by_kind(answer.recommended, asked, question, snapshot),
-            owned=owned_of(answer.recommended, asked, snapshot),
-            hosted=tuple(hosted_models(asked, question.model.name, snapshot)),
-            catalogue_revision=snapshot.revision,
-            rules_version=RULES_VERSION,
+            kind=asked.prices.kind,
+            offers_of=lambda machine: offers_by_kind(machine, asked, snapshot),
+            owned_for=lambda found: owned_of(found, asked, snapshot),
+            hosted=tuple(hosted_models(asked, question, snapshot)),
         )
     except InvalidCostInput as error:
         raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
@@ -156,6 +143,19 @@ def load_of(asked: CostRequest, question: Question) -> Load:
         floor=asked.floor,
         months=asked.months,
         output_weight=Decimal(str(asked.output_weight)),
+        fills_copies=not says_load(asked),
+    )
+
+
+def says_load(asked: CostRequest) -> bool:
+    """Whether a request says, itself or by the times it promises, how many requests a copy is to carry at once."""
+    given, workload = asked.objectives, asked.workload
+    return (
+        "concurrent_sequences" in workload.model_fields_set
+        or workload.requests_per_second is not None
+        or workload.people is not None
+        or given.ttft_ms is not None
+        or given.tpot_ms is not None
     )
 
 
@@ -183,38 +183,14 @@ def _traffic(given: TrafficRequest, question: Question) -> Traffic:
         raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
 
 
-def offers_by_kind(
-    found: Plan, asked: CostRequest, question: Question, snapshot: Snapshot
-) -> Mapping[str, tuple[Offer, Decimal]]:
-    """For each kind of price the offer that carries one copy for the least, and the copy's cost per hour."""
+def offers_by_kind(machine: Machine, asked: CostRequest, snapshot: Snapshot) -> Mapping[str, tuple[Offer, ...]]:
+    """For each kind of price the offers of a machine, the cheapest of each size."""
     wanted = wanted_of(asked.prices, snapshot)
-    machine = _machine(found, question)
-    instance = None
-    if machine.instance is not None:
-        provider, _, instance_type = machine.instance.partition("/")
-        instance = provider, instance_type
-    offers = dict[str, tuple[Offer, Decimal]]()
-    for kind in PriceKind:
-        known = snapshot.offers(
-            PricesWanted(kind, wanted.provider, wanted.region, wanted.as_of), machine.gpu.slug, instance
-        )
-        best = cheapest(known, found.gpu_count, machine.gpus_per_node)
-        if best is not None:
-            offers[kind.value] = best
-    return offers
+    return {kind.value: offers_of(replace(wanted, kind=kind), machine, snapshot) for kind in PriceKind}
 
 
-def _machine(found: Plan, question: Question) -> Machine:
-    """The machine that a plan is for."""
-    same = [machine for machine in question.machines if machine.gpu.slug == found.gpu]
-    if found.cost is not None:
-        priced = f"{found.cost.price.provider}/{found.cost.price.instance_type}"
-        return next((machine for machine in same if machine.instance == priced), same[0])
-    return same[0]
-
-
-def owned_of(found: Plan, asked: CostRequest, snapshot: Snapshot) -> OwnedHardware | None:
-    """The hardware of one copy that a request describes.
+def owned_of(found: Feasible, asked: CostRequest, snapshot: Snapshot) -> OwnedHardware | None:
+    """The machine that a request describes, as large as one copy unless it says.
 
     Raises
     ------
@@ -224,19 +200,19 @@ def owned_of(found: Plan, asked: CostRequest, snapshot: Snapshot) -> OwnedHardwa
     given = asked.owned
     if given is None:
         return None
-    tdp: float | None = given.gpu_tdp_w
+    gpu, tdp = found.machine.gpu, given.gpu_tdp_w
     if tdp is None:
-        figure = snapshot.gpu(found.gpu).figures.get("tdp_w")
+        figure = snapshot.gpu(gpu.slug).figures.get("tdp_w")
         tdp = None if figure is None else figure.value
     if tdp is None:
-        raise invalid((FieldError("owned.gpu_tdp_w", f"is missing: the power of {found.gpu} is not known"),))
+        raise invalid((FieldError("owned.gpu_tdp_w", f"is missing: the power of {gpu.name} is not known"),))
     if given.residual > given.capital:
         message = f"{given.residual} is above the capital of {given.capital}"
         raise invalid((FieldError("owned.residual", message),))
     return OwnedHardware(
         capital=given.capital,
         years=given.years,
-        gpu_count=found.gpu_count,
+        gpu_count=given.gpu_count or found.layout.gpu_count,
         gpu_tdp_w=tdp,
         price_per_kwh=given.price_per_kwh,
         pue=given.pue,
@@ -247,7 +223,7 @@ def owned_of(found: Plan, asked: CostRequest, snapshot: Snapshot) -> OwnedHardwa
     )
 
 
-def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterator[HostedModel]:
+def hosted_models(asked: CostRequest, question: Question, snapshot: Snapshot) -> Iterator[HostedModel]:
     """The newest price of each provider of the hosted models named, seen up to the day asked.
 
     Raises
@@ -260,11 +236,11 @@ def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterato
         if hosted_model_key(name) not in known:
             close = difflib.get_close_matches(hosted_model_key(name), known, n=3)
             raise unknown("hosted_model", name, tuple(known[key] for key in close), f"hosted.{index}")
-    keys = {hosted_model_key(name) for name in ([model] if asked.hosted is None else asked.hosted)}
+    keys = {hosted_model_key(name) for name in ([question.model.name] if asked.hosted is None else asked.hosted)}
     as_of = asked.prices.as_of
     newest: dict[tuple[str, str], HostedPrice] = {}
     for price in snapshot.hosted_prices:
-        if hosted_model_key(price.model) not in keys or price.currency != USD:
+        if hosted_model_key(price.model) not in keys or not is_exchangeable(price.currency, question.exchange_rate):
             continue
         if as_of is not None and price.observed_on > as_of:
             continue
@@ -275,6 +251,7 @@ def hosted_models(asked: CostRequest, model: str, snapshot: Snapshot) -> Iterato
         yield HostedModel(
             provider=price.provider,
             model=price.model,
+            currency=price.currency,
             rate=HostedRate(price.input_per_million, price.output_per_million, price.cached_input_per_million),
             observed_on=price.observed_on.isoformat(),
             source=price.source,
@@ -297,9 +274,11 @@ OPERATIONS = (
         path="/cost",
         name="cost",
         summary="Price a deployment for a traffic",
-        description="A plan request with the traffic to carry: how many copies of the recommended plan that takes in "
-        "each hour, what they cost by the hour, month, year and million tokens at every kind of price known, owned "
-        "hardware and hosted models beside them, and the volume from which one's own copies are no dearer.",
+        description="A plan request with the traffic to carry: the plan whose copies carry it on the fewest GPUs (or, "
+        "under `rank_by: cost`, for the least a month), how many that takes in each hour, on how many machines, what "
+        "they cost by the hour, month, year and million tokens at every kind of price known, owned hardware and hosted "
+        "models beside them, and the volume from which one's own machines are no dearer. Copies are planned for the "
+        "load that the workload or its promises give; without either they are planned full.",
         tag="plans",
         handler=post_cost,
         answer=CostComparison,

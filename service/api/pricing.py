@@ -8,11 +8,29 @@ from service.catalogue.importers.gpu_names import provider_slug
 from service.catalogue.offers import PricesWanted
 from service.catalogue.records.price import InstanceType, PriceKind
 from service.catalogue.snapshot import Snapshot, UnknownName
+from service.sizing.cost import ExchangeRate, InvalidCostInput
 from service.sizing.cost.offer import Offer
 from service.sizing.hardware import Link
 from service.sizing.question import Machine
 
 SET_BY_INSTANCES = ("gpus", "gpus_per_node", "link", "topology")
+
+
+def exchange_rate_of(prices: PricesRequest) -> ExchangeRate | None:
+    """The exchange rate that a request gives.
+
+    Raises
+    ------
+    Problem
+        400: it is not between USD and another currency.
+    """
+    given = prices.exchange_rate
+    if given is None:
+        return None
+    try:
+        return ExchangeRate(given.base, given.quote, given.rate, given.observed_on.isoformat(), given.source or "")
+    except InvalidCostInput as error:
+        raise invalid((FieldError(f"prices.exchange_rate.{error.field}", str(error)),)) from None
 
 
 def wanted_of(prices: PricesRequest, snapshot: Snapshot) -> PricesWanted:
@@ -21,12 +39,12 @@ def wanted_of(prices: PricesRequest, snapshot: Snapshot) -> PricesWanted:
     Raises
     ------
     Problem
-        404: no price of that provider is known.
+        404: no price of that provider is known; 400 as `exchange_rate_of`.
     """
     provider = None if prices.provider is None else provider_slug(prices.provider)
     if provider is not None and provider not in snapshot.providers:
         raise unknown("provider", prices.provider or "", snapshot.nearest_providers(provider), "prices.provider")
-    return PricesWanted(PriceKind(prices.kind), provider, prices.region, prices.as_of)
+    return PricesWanted(PriceKind(prices.kind), provider, prices.region, prices.as_of, exchange_rate_of(prices))
 
 
 def offers_for(
@@ -34,15 +52,15 @@ def offers_for(
 ) -> Mapping[str, tuple[Offer, ...]]:
     """The offers that plans on these machines may rest on; raises as `wanted_of`."""
     wanted = wanted_of(prices, snapshot)
-    found = dict[str, tuple[Offer, ...]]()
-    for machine in machines:
-        slug, name = machine.gpu.slug, machine.instance
-        if name is None:
-            found[slug] = snapshot.offers(wanted, slug)
-        else:
-            provider, _, instance_type = name.partition("/")
-            found[name] = snapshot.offers(wanted, slug, (provider, instance_type))
-    return found
+    return {machine.instance or machine.gpu.slug: offers_of(wanted, machine, snapshot) for machine in machines}
+
+
+def offers_of(wanted: PricesWanted, machine: Machine, snapshot: Snapshot) -> tuple[Offer, ...]:
+    """The offers of a machine: of its instance type where it has one, else of its GPU."""
+    if machine.instance is None:
+        return snapshot.offers(wanted, machine.gpu.slug)
+    provider, _, instance_type = machine.instance.partition("/")
+    return snapshot.offers(wanted, machine.gpu.slug, (provider, instance_type))
 
 
 def instance_machines(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine, ...]:

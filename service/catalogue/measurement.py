@@ -10,6 +10,9 @@ from service.catalogue.records.calibration import LinkMeasurement, ServingMeasur
 
 Measurement = TypeVar("Measurement", StartupMeasurement, ServingMeasurement, LinkMeasurement)
 
+SHIPPED_BY = "seed"
+"""Who recorded what came with the package."""
+
 NOT_MEASURED = frozenset({"source", "note", "measured_on", "status", "reason"})
 """What a report says beside conditions and figures: two reports that differ in nothing else are of one measurement."""
 
@@ -34,6 +37,11 @@ class MeasurementRecord(Generic[Measurement]):
     def id(self) -> str:
         """Digest of conditions and figures: the same measurement has the same id, whoever reports it."""
         return digest(self.measurement)
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it came with the package."""
+        return self.recorded_by == SHIPPED_BY
 
     @property
     def is_accepted(self) -> bool:

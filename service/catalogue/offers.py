@@ -3,24 +3,27 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 
-from service.catalogue.records.price import USD, Price, PriceKind
+from service.catalogue.records.price import Price, PriceKind
+from service.sizing.cost.exchange import ExchangeRate, exchanged, is_exchangeable
 from service.sizing.cost.offer import Offer
 
 
 @dataclass(frozen=True, slots=True)
 class PricesWanted:
-    """Which prices may be used; None: any provider, any region, up to the newest."""
+    """Which prices may be used; None: any provider, any region, up to the newest, only those in USD."""
 
     kind: PriceKind = PriceKind.ON_DEMAND
     provider: str | None = None
     region: str | None = None
     as_of: date | None = None
+    exchange_rate: ExchangeRate | None = None
 
 
 def is_comparable(price: Price) -> bool:
-    """Whether a price is for whole cards that are known for certain, host included, in USD."""
-    return price.gpu is not None and price.gpu_fraction is None and price.host_included and price.currency == USD
+    """Whether a price is for whole cards that are known for certain, host included."""
+    return price.gpu is not None and price.gpu_fraction is None and price.host_included
 
 
 def best_offers(
@@ -43,24 +46,26 @@ def best_offers(
     newest_on : date, optional
         The day from which ages are counted where no day was asked for.
     """
-    newest: dict[tuple[str, str, str, str, int], Price] = {}
+    newest: dict[tuple[str, str, str, str, int], tuple[Price, Decimal]] = {}
     for price in prices:
         if not _is_wanted(price, wanted, instance):
             continue
         place = price.provider, price.region, price.zone, price.instance_type, price.gpu_count
+        per_hour = exchanged(price.amount_per_hour, price.currency, wanted.exchange_rate)
         held = newest.get(place)
-        if held is None or (price.observed_on, price.amount_per_hour) > (held.observed_on, held.amount_per_hour):
-            newest[place] = price
-    cheapest: dict[tuple[int, bool], Price] = {}
-    for price in sorted(newest.values(), key=_by_amount):
-        cheapest.setdefault((price.gpu_count, bool(price.instance_type)), price)
+        if held is None or (price.observed_on, per_hour) > (held[0].observed_on, held[1]):
+            newest[place] = price, per_hour
+    cheapest: dict[tuple[int, bool], tuple[Price, Decimal]] = {}
+    for price, per_hour in sorted(newest.values(), key=_by_amount):
+        cheapest.setdefault((price.gpu_count, bool(price.instance_type)), (price, per_hour))
     counted_from = wanted.as_of or newest_on
-    return tuple(_offer(price, counted_from) for _, price in sorted(cheapest.items(), key=lambda each: each[0]))
+    return tuple(_offer(*each, counted_from) for _, each in sorted(cheapest.items(), key=lambda found: found[0]))
 
 
 def _is_wanted(price: Price, wanted: PricesWanted, instance: tuple[str, str] | None) -> bool:
     return (
         price.kind is wanted.kind
+        and is_exchangeable(price.currency, wanted.exchange_rate)
         and (wanted.provider is None or price.provider == wanted.provider)
         and (wanted.region is None or price.region in ("", wanted.region))
         and (wanted.as_of is None or price.observed_on <= wanted.as_of)
@@ -68,19 +73,22 @@ def _is_wanted(price: Price, wanted: PricesWanted, instance: tuple[str, str] | N
     )
 
 
-def _by_amount(price: Price) -> tuple[object, ...]:
-    return price.amount_per_hour, -price.observed_on.toordinal(), price.provider, price.region, price.instance_type
+def _by_amount(priced: tuple[Price, Decimal]) -> tuple[object, ...]:
+    price, per_hour = priced
+    return per_hour, -price.observed_on.toordinal(), price.provider, price.region, price.instance_type
 
 
-def _offer(price: Price, counted_from: date | None) -> Offer:
+def _offer(price: Price, per_hour: Decimal, counted_from: date | None) -> Offer:
     return Offer(
         provider=price.provider,
         kind=price.kind.value,
         instance_type=price.instance_type,
         region=price.region,
         gpu_count=price.gpu_count,
-        per_hour=price.amount_per_hour,
+        per_hour=per_hour,
         observed_on=price.observed_on.isoformat(),
         source=price.source,
         age_days=max(0, (counted_from - price.observed_on).days) if counted_from else 0,
+        currency=price.currency,
+        listed_per_hour=price.amount_per_hour,
     )

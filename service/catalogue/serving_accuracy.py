@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from service.catalogue.records.calibration import ServingMeasurement, Status
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.servings import ENGINE, NoLoad, layout_of, load_of
+from service.sizing.corrections import checkpoint_weights, reported_weights
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import release
 from service.sizing.engine.refusal import Refusal
@@ -31,7 +32,7 @@ REQUANTISED = {"fp8": "fp8", "int8": "int8", "fp4": "nvfp4", "nvfp4": "nvfp4", "
 """What a 16-bit checkpoint is quantised to for a run of it at such a precision."""
 
 FOUR_BIT_SUFFIX = "-NVFP4"
-"""End of the names under which 4-bit copies of 8-bit checkpoints are published."""
+"""End of the names under which 4-bit copies of other checkpoints are published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,9 @@ def served_model(snapshot: "Snapshot", name: str, precision: str | None) -> Mode
     if record is None:
         raise _CannotCompare("the model is not in the catalogue")
     shape = _shape(record, "checkpoint")
-    bits = BITS.get((precision or "").lower())
-    if bits is None or weight_bits(shape) == bits:
+    bits, reported = BITS.get((precision or "").lower()), reported_weights(precision or "")
+    is_kind = reported is None or reported.may_be(checkpoint_weights(shape))
+    if bits is None or (weight_bits(shape) == bits and is_kind):
         return shape
     if weight_bits(shape) == 16:
         return _shape(record, REQUANTISED[(precision or "").lower()])

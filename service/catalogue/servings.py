@@ -1,4 +1,4 @@
-"""Measured load tests and links as the catalogue keeps them, and load tests as the performance model takes them."""
+"""Measured load tests and links as the catalogue keeps them, and as the performance model takes them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from service.catalogue.measurement import MeasurementRecord
 from service.catalogue.records.calibration import LinkMeasurement, ServingFigures, ServingMeasurement
+from service.catalogue.records.calibration_checks import bus_factor
+from service.sizing.hardware import Link
 from service.sizing.layouts import Layout
 from service.sizing.performance.calibration import MeasuredPoint
+from service.sizing.performance.link_tests import LinkTest
 from service.sizing.performance.measured import ServingPoint
 
 ENGINE = "vllm"
@@ -63,6 +66,7 @@ def point_of(record: ServingRecord) -> ServingPoint | None:
         layout=layout_of(measured),
         precision=measured.precision or "",
         point=point,
+        is_shipped=record.is_shipped,
     )
 
 
@@ -115,6 +119,31 @@ def points_by_model(records: Iterable[ServingRecord]) -> Mapping[str, Mapping[st
         if (point := point_of(record)) is not None:
             found[record.measurement.model.casefold()][record.measurement.gpu].append(point)
     return {model: {gpu: tuple(points) for gpu, points in by_gpu.items()} for model, by_gpu in found.items()}
+
+
+def link_test_of(record: LinkRecord) -> LinkTest:
+    """A link test as the performance model takes it: out of place, as the engine sums, else in place."""
+    measured = record.measurement
+    points = measured.out_of_place or measured.in_place
+    return LinkTest(
+        id=record.id,
+        source=measured.source,
+        operation=measured.operation.value,
+        link=None if measured.link is None else Link(measured.link),
+        ranks=measured.world_size,
+        nodes=measured.nodes,
+        bus_factor=bus_factor(measured.operation, measured.world_size),
+        points=tuple((each.size_bytes, each.time_us * 1e-6) for each in points),
+    )
+
+
+def link_tests_by_gpu(records: Iterable[LinkRecord]) -> Mapping[str, tuple[LinkTest, ...]]:
+    """Accepted link tests of at least two GPUs, by GPU slug."""
+    found = defaultdict[str, list[LinkTest]](list)
+    for record in records:
+        if record.is_accepted and record.measurement.world_size > 1:
+            found[record.measurement.gpu].append(link_test_of(record))
+    return {gpu: tuple(tests) for gpu, tests in found.items()}
 
 
 def copies_of(measured: ServingMeasurement) -> float:

@@ -15,7 +15,7 @@ from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
 from service.catalogue.records.source import SourceRecord
-from service.catalogue.servings import LinkRecord, ServingRecord
+from service.catalogue.servings import LinkRecord, ServingRecord, link_tests_by_gpu
 from service.catalogue.servings import points_by_model as serving_points_by_model
 from service.catalogue.startup_models import startup_model
 from service.catalogue.startups import StartupRecord, point_of, points_by_model
@@ -27,6 +27,7 @@ from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.fit import predicted_at
 from service.sizing.hardware import Gpu, Link
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.link_tests import LinkTest
 from service.sizing.performance.measured import ServingPoint
 from service.sizing.working_space import Release, era_of
 
@@ -46,6 +47,7 @@ DERIVED: Mapping[str, tuple[str, ...]] = {
     "_unfitted_startups": ("startups",),
     "_startups_by_model": ("startups",),
     "_servings_by_model": ("servings",),
+    "link_tests": ("links",),
     "typical_per_gpu_hour": ("prices",),
     "providers": ("prices",),
     "newest_price_on": ("prices",),
@@ -150,7 +152,8 @@ class Snapshot:
         """The cheapest offer of each machine size for a card, or of one machine.
 
         Of each machine and place only the newest price seen up to the day asked is looked at. Left out are prices
-        without the host, in other currencies, of a share of a card, and of a card that is not certain.
+        without the host, in a currency that the rate given does not cover, of a share of a card, and of a card that
+        is not certain.
 
         Parameters
         ----------
@@ -223,6 +226,11 @@ class Snapshot:
     @cached_property
     def _servings_by_model(self) -> Mapping[str, Mapping[str, tuple[ServingPoint, ...]]]:
         return serving_points_by_model(self.servings)
+
+    @cached_property
+    def link_tests(self) -> Mapping[str, tuple[LinkTest, ...]]:
+        """Accepted link tests that correct predictions, by GPU slug."""
+        return link_tests_by_gpu(self.links)
 
     def neighbours(self, gpu: str, number: Release) -> tuple[Neighbour, ...]:
         """Accepted startups of every model on a card with a release, beside what is predicted of them.

@@ -78,7 +78,7 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if ttft := plan["latency"]["ttft_ms"]:
         yield "First token after", f"{ttft['value']:.0f} ms ({ttft['low']:.0f} to {ttft['high']:.0f})"
     if cost := plan["cost"]:
-        yield "Cost", f"{cost['per_hour']} USD an hour"
+        yield "Cost", f"{cost['per_hour']} {cost['currency']} an hour"
     yield "Starts with", plan["engine"]["command"]
 
 

@@ -151,6 +151,17 @@ class ThroughputAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeRateAnswer:
+    """The exchange rate that was given, at which sums were converted."""
+
+    base: Annotated[str, Doc("currency of which one unit is told", example="EUR")]
+    quote: Annotated[str, Doc("currency it is told in", example="USD")]
+    rate: Annotated[str, Doc("`quote` for one `base`", example="1.08")]
+    observed_on: Annotated[str, Doc("the day it was fixed", example="2026-11-27")]
+    source: Annotated[str | None, Doc("who fixed it; null: not stated", example="ECB reference rate")]
+
+
+@dataclass(frozen=True, slots=True)
 class PriceAnswer:
     """The price a cost rests on."""
 
@@ -159,7 +170,8 @@ class PriceAnswer:
     instance_type: Annotated[str | None, Doc("the machine, where the price is for one")]
     region: Annotated[str | None, Doc("where")]
     gpu_count: Annotated[int, Doc("GPUs the price is for", example=8)]
-    per_hour: Annotated[str, Doc("price of that machine", "USD/h", "23.92")]
+    per_hour: Annotated[str, Doc("price of that machine, as listed", "`currency`/h", "23.92")]
+    currency: Annotated[str, Doc("of the list", example="USD")]
     observed_on: Annotated[str, Doc("when the price was seen", example="2026-07-20")]
     source: Annotated[str, Doc("where the price was seen")]
 
@@ -168,10 +180,12 @@ class PriceAnswer:
 class CostAnswer:
     """What the deployment costs, exact decimals as strings."""
 
-    per_hour: Annotated[str, Doc("all machines", "USD/h", "11.96")]
-    per_month: Annotated[str, Doc("730 hours", "USD", "8730.80")]
+    currency: Annotated[str, Doc("of the amounts beside it: USD, unless an exchange rate was given", example="USD")]
+    exchange_rate: Annotated[ExchangeRateAnswer | None, Doc("at which USD were converted; null: they were not")]
+    per_hour: Annotated[str, Doc("all machines", "`currency`/h", "11.96")]
+    per_month: Annotated[str, Doc("730 hours", "`currency`", "8730.80")]
     per_million_output_tokens: Annotated[
-        str | None, Doc("at the throughput of the workload's load, all the time", "USD", "1.84")
+        str | None, Doc("at the throughput of the workload's load, all the time", "`currency`", "1.84")
     ]
     price: Annotated[PriceAnswer, Doc("the price used")]
 
@@ -257,7 +271,7 @@ class ServingPointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TimesWithoutAnswer:
-    """Central times and throughput before measured loads corrected them."""
+    """Central times and throughput without a correction."""
 
     tpot_ms: Annotated[float, Doc("time per output token", "ms")]
     ttft_ms: Annotated[float, Doc("time to first token", "ms")]
@@ -278,6 +292,51 @@ class TimesCalibrationAnswer:
     used: Annotated[int, Doc("measured loads used", example=12)]
     points: Annotated[tuple[ServingPointAnswer, ...], Doc("the first ten of them")]
     prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures without them")]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTestUsedAnswer:
+    """One measured link test, and by how much it moved a collective."""
+
+    collective: Annotated[
+        str,
+        Doc(
+            "all_reduce: sums over the tensor ranks; exchange: tokens between expert ranks; handoff and "
+            "handoff_between_nodes: what a pipeline stage passes on",
+            example="all_reduce",
+        ),
+    ]
+    id: Annotated[str, Doc("its id under /calibrations", example="5c1e09d2b7a8f364")]
+    source: Annotated[str, Doc("where it was published or who reported it")]
+    operation: Annotated[str, Doc("operation measured, as the NCCL tests name it", example="all_reduce")]
+    world_size: Annotated[int, Doc("GPUs that took part", example=8)]
+    nodes: Annotated[int, Doc("machines they were in", example=1)]
+    distance: Annotated[
+        float,
+        Doc(
+            "doublings of GPUs and nodes between the measured group and the plan's, one more for another operation; "
+            "each halves what is believed of the deviation, on a logarithmic scale",
+            example=0.0,
+        ),
+    ]
+    measured_start: Annotated[
+        float | None,
+        Doc("time of the shortest message up to 32 KiB, over NCCL's usual one; null: not used for it", example=1.4),
+    ]
+    start_factor: Annotated[float | None, Doc("factor on the predicted time to start; null: not used for it")]
+    measured_rate: Annotated[
+        float | None,
+        Doc("bytes a second of messages from 8 MiB on, over NCCL's usual ones; null: not used for it", example=0.6),
+    ]
+    rate_factor: Annotated[float | None, Doc("factor on the predicted bytes a second; null: not used for it")]
+
+
+@dataclass(frozen=True, slots=True)
+class LinksCalibrationAnswer:
+    """The measured link tests that moved the collectives of the times."""
+
+    tests: Annotated[tuple[LinkTestUsedAnswer, ...], Doc("each collective with each test used for it")]
+    prediction_without: Annotated[TimesWithoutAnswer, Doc("the same figures over usual links")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +383,9 @@ class Plan:
     ]
     times_calibration: Annotated[
         TimesCalibrationAnswer | None, Doc("the measured loads used; null: times and throughput are predictions")
+    ]
+    links_calibration: Annotated[
+        LinksCalibrationAnswer | None, Doc("the measured link tests used; null: links are taken to be the usual ones")
     ]
     basis: Annotated[dict[str, Origin], Doc("origin of each figure, by its path in the plan")]
 

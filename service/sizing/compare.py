@@ -9,15 +9,13 @@ from service.sizing.answer import Plan, Rejection
 from service.sizing.cost import Flip, flip_price, pareto
 from service.sizing.fixes import with_fix
 from service.sizing.present import present
-from service.sizing.pricing import plain
+from service.sizing.pricing import plain, shown
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.search import reasons_for
 from service.sizing.searched import Counted, Searched, counts_of, forced
 
 MOST_FLIPS = 10
-SHOWN = Decimal("0.0001")
-"""Step that prices are shown in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,9 @@ class PriceFlip:
 
     row: Annotated[int, Doc("index of the row whose price moves", example=1)]
     against: Annotated[int, Doc("index of the row it draws level with", example=0)]
-    price_per_hour: Annotated[str, Doc("today's price of one machine", "USD/h", "55.04")]
-    flips_at: Annotated[str, Doc("price at which both rows cost the same", "USD/h", "27.5200")]
+    price_per_hour: Annotated[str, Doc("today's price of one machine, as listed", "`currency`/h", "55.04")]
+    flips_at: Annotated[str, Doc("price at which both rows cost the same", "`currency`/h", "27.5200")]
+    currency: Annotated[str, Doc("of that list", example="USD")]
     change: Annotated[float | None, Doc("the move as a share of today's price; -0.25: a quarter less", example=-0.5)]
     message: Annotated[str, Doc("in a sentence")]
 
@@ -121,7 +120,9 @@ class Standing:
     gpu: str
     gpu_count: int
     cost_per_hour: Decimal | None
+    currency: str
     price_per_hour: Decimal | None
+    price_currency: str
     provider: str
     time_per_token_ms: float | None
     tokens_per_second: float | None
@@ -137,7 +138,9 @@ class Standing:
             gpu=row.gpu,
             gpu_count=plan.gpu_count,
             cost_per_hour=Decimal(plan.cost.per_hour) if plan.cost else None,
+            currency=plan.cost.currency if plan.cost else "",
             price_per_hour=Decimal(plan.cost.price.per_hour) if plan.cost else None,
+            price_currency=plan.cost.price.currency if plan.cost else "",
             provider=plan.cost.price.provider if plan.cost else "",
             time_per_token_ms=None if plan.latency.tpot_ms is None else plan.latency.tpot_ms.value,
             tokens_per_second=None if speed is None else speed.value,
@@ -277,7 +280,7 @@ def best_rows(standings: Sequence[Standing]) -> BestRows:
         ),
         cost=best(
             lambda each: (each.cost_per_hour, each.time_per_token_ms or 0.0),
-            lambda each: f"{each.cost_per_hour} USD an hour, the least",
+            lambda each: f"{each.cost_per_hour} {each.currency} an hour, the least",
         ),
         latency=best(
             lambda each: (each.time_per_token_ms, each.gpu_count),
@@ -331,8 +334,9 @@ def _flip(mover: Standing, level: Standing, how: str) -> PriceFlip | None:
         row=mover.index,
         against=level.index,
         price_per_hour=plain(price),
-        flips_at=format(flip.price.quantize(SHOWN), "f"),
+        flips_at=shown(flip.price),
+        currency=mover.price_currency,
         change=None if flip.change is None else float(flip.change),
         message=f"{_gpus(mover)} of {mover.gpu} cost as much as {_gpus(level)} of {level.gpu} if the price of "
-        f"{mover.provider} {how} from {plain(price)} to {flip.price.quantize(SHOWN)} USD an hour{share}",
+        f"{mover.provider} {how} from {plain(price)} to {shown(flip.price)} {mover.price_currency} an hour{share}",
     )

@@ -1,4 +1,4 @@
-"""Which measured load tests correct the predicted times of a layout."""
+"""Which measured load tests and link tests correct the predicted times of a layout."""
 
 import re
 from collections import defaultdict
@@ -23,6 +23,8 @@ from service.sizing.performance import (
     vllm,
 )
 from service.sizing.performance import compared as compared_with
+from service.sizing.performance.collectives import USUAL_LINKS, Links
+from service.sizing.performance.link_tests import LinkTest, Measured, measured_links
 from service.sizing.performance.work import Format, stage_work
 
 BELIEVABLE = (0.25, 4.0)
@@ -52,27 +54,56 @@ class Used:
 NOTHING_USED = Used(UNCORRECTED, ())
 
 
+def links_for(found: Feasible) -> Measured | None:
+    """The links of a layout, where link tests of the GPU tell of its collectives."""
+    tests = _link_tests(found)
+    if not tests:
+        return None
+    machine = found.machine
+    layout = cut_by(found.layout, found.question.model.experts)
+    return measured_links(machine.gpu, machine.link, machine.gpus_per_node, layout, tests)
+
+
+def _link_tests(found: Feasible) -> tuple[LinkTest, ...]:
+    return found.question.link_tests.get(found.machine.gpu.slug, ())
+
+
 def used_for(found: Feasible) -> Used:
     """The measured loads of the model on the GPU that correct a layout: its own, else those of other layouts.
 
     The caller's own bandwidth is not corrected.
     """
+    return _used_with(found, _link_tests(found))
+
+
+def used_without_links(found: Feasible) -> Used:
+    """The same, as if no link had been tested."""
+    return _used_with(found, ())
+
+
+def _used_with(found: Feasible, tests: tuple[LinkTest, ...]) -> Used:
     question = found.question
     points = question.servings.get(found.machine.gpu.slug, ())
     if not points or question.assumptions.memory_bandwidth_fraction is not None:
         return NOTHING_USED
     batch = found.settled.fitted.cache.defaults.max_num_batched_tokens
     where = found.machine.gpu, found.machine.link, found.machine.gpus_per_node
-    return _used(question.model, where, points, batch, cut_by(found.layout, question.model.experts))
+    return _used(question.model, where, points, tests, batch, cut_by(found.layout, question.model.experts))
 
 
 @lru_cache(maxsize=4096)
 def _used(
-    model: ModelShape, where: Where, points: tuple[ServingPoint, ...], max_num_batched_tokens: int, layout: Layout
+    model: ModelShape,
+    where: Where,
+    points: tuple[ServingPoint, ...],
+    tests: tuple[LinkTest, ...],
+    max_num_batched_tokens: int,
+    layout: Layout,
 ) -> Used:
     by_layout = defaultdict[Layout, list[tuple[ServingPoint, Compared]]](list)
     for point in points:
-        beside = _beside(model, where, point, max_num_batched_tokens)
+        links = _links_under(point, where, tests, model.experts)
+        beside = _beside(model, where, point, max_num_batched_tokens, links)
         if beside is not None:
             by_layout[cut_by(point.layout, model.experts)].append((point, beside))
     own = by_layout.pop(layout, [])
@@ -85,8 +116,22 @@ def _used(
     return Used(correction, tuple(point for point, _ in used))
 
 
+def _links_under(point: ServingPoint, where: Where, tests: tuple[LinkTest, ...], experts: int) -> Links:
+    """The links that a load was measured over.
+
+    A load test given to this catalogue ran over the links that were tested, so that it corrects what they leave: what
+    both found is not counted twice. One that came with the package ran elsewhere, over the usual ones.
+    """
+    if point.is_shipped or not tests:
+        return USUAL_LINKS
+    measured = measured_links(*where, cut_by(point.layout, experts), tests)
+    return USUAL_LINKS if measured is None else measured.links
+
+
 @lru_cache(maxsize=4096)
-def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batched_tokens: int) -> Compared | None:
+def _beside(
+    model: ModelShape, where: Where, point: ServingPoint, max_num_batched_tokens: int, links: Links
+) -> Compared | None:
     """A measured load beside its prediction; None where it was not of these weights, or cannot have been."""
     reported = reported_weights(point.precision)
     if reported is not None and not reported.may_be(checkpoint_weights(model)):
@@ -103,6 +148,7 @@ def _beside(model: ModelShape, where: Where, point: ServingPoint, max_num_batche
         cache_holds=room,
         max_num_batched_tokens=max_num_batched_tokens,
         engine=vllm(point.version or None),
+        links=links,
     )
     try:
         beside = compared_with(replica, point.point)

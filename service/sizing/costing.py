@@ -1,48 +1,60 @@
 """What carrying a traffic costs: copies of a plan, at each kind of price, owned, and beside hosted APIs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Annotated
 
-from service.sizing.answer import Plan, PriceAnswer, Rejection
+from service.sizing.answer import ExchangeRateAnswer, LayoutAnswer, Plan, PriceAnswer, Rejection
 from service.sizing.cost import (
     HOURS_PER_MONTH,
+    OWNED,
+    ExchangeRate,
     Fleet,
     HostedRate,
     KindCost,
+    MachineRate,
     OwnedHardware,
     Replica,
     Traffic,
     break_even,
     cents,
+    copies_on_one,
+    currency_of,
+    exchanged_rate,
     fleet,
     grown,
     hosted_per_million_output_tokens,
     hosted_per_month,
     kinds_side_by_side,
+    machines_needed,
     owned_per_hour,
     per_million_input_and_output,
     per_month,
+    rented,
     replica_requests_per_second,
     requests_per_month,
     tokens_per_month,
 )
 from service.sizing.cost.money import SECONDS_PER_HOUR
-from service.sizing.cost.offer import Offer
-from service.sizing.pricing import plain, price_answer
+from service.sizing.cost.offer import Offer, holding
+from service.sizing.judge import Feasible, judge, layout_answer
+from service.sizing.present import present
+from service.sizing.pricing import exchange_answer, plain, price_answer, shown
+from service.sizing.promises import are_asked, objectives_answer
 from service.sizing.quantities import Doc
-
-OWNED = "owned"
-SHOWN = Decimal("0.0001")
+from service.sizing.question import Machine, Question, RankBy
+from service.sizing.search import MOST_ALTERNATIVES, tried
+from service.sizing.times import copy, token_ms, tokens_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A hosted model and what it asks."""
+    """A hosted model and what it asks, in a currency of its own."""
 
     provider: str
     model: str
+    currency: str
     rate: HostedRate
     observed_on: str
     source: str
@@ -64,6 +76,8 @@ class Load:
         How far ahead to look.
     output_weight : Decimal
         Prompt tokens that an output token weighs where cost is split.
+    fills_copies : bool
+        Whether a copy is loaded with as many requests at once as it runs: nothing says how many it is to carry.
     """
 
     traffic: Traffic
@@ -71,6 +85,7 @@ class Load:
     floor: int
     months: int
     output_weight: Decimal
+    fills_copies: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,7 @@ class FleetAnswer:
     replicas_floor: Annotated[int, Doc("fewest copies at once", example=1)]
     replicas_by_hour: Annotated[tuple[int, ...], Doc("copies in each hour of a day")]
     gpus_at_peak: Annotated[int, Doc("GPUs of the most copies", example=16)]
+    replica_concurrent_sequences: Annotated[int, Doc("requests at once that one copy is planned for", example=32)]
     replica_requests_per_second: Annotated[str, Doc("requests one copy carries at the utilisation asked", "1/s", "1.2")]
     requests_per_month: Annotated[str, Doc("requests served", example="2190000")]
     output_tokens_per_month: Annotated[str, Doc("tokens generated", "tokens", "1095000000")]
@@ -89,42 +105,46 @@ class FleetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KindAnswer:
-    """The fleet at one kind of price."""
+    """The fleet at one kind of price, on the machines of that kind that carry it for the least."""
 
     kind: Annotated[str, Doc("on_demand, spot, reserved_1y, ..., or owned", example="on_demand")]
     price: Annotated[PriceAnswer | None, Doc("the price used; null for owned hardware")]
-    per_hour: Annotated[str, Doc("one copy", "USD/h", "55.04")]
-    paid_hours_per_month: Annotated[str, Doc("copy-hours: all at the peak where committed, else scaled", example="730")]
-    per_month: Annotated[str, Doc("the fleet", "USD", "40179.20")]
-    per_year: Annotated[str, Doc("twelve such months", "USD", "482150.40")]
-    per_million_output_tokens: Annotated[str | None, Doc("all cost on the output", "USD", "6.1150")]
-    per_million_input: Annotated[str | None, Doc("prompt tokens, cost split by weight", "USD", "0.3000")]
-    per_million_output: Annotated[str | None, Doc("output tokens, cost split by weight", "USD", "1.2000")]
+    machines_at_peak: Annotated[int, Doc("machines at once, each with as many copies as fit", example=2)]
+    per_hour: Annotated[str, Doc("those machines", "`currency`/h", "110.08")]
+    machine_hours_per_month: Annotated[
+        str, Doc("machine-hours paid: all at the peak where committed, else scaled by the hour", example="912.5")
+    ]
+    per_month: Annotated[str, Doc("the fleet", "`currency`", "50224.00")]
+    per_year: Annotated[str, Doc("twelve such months", "`currency`", "602688.00")]
+    per_million_output_tokens: Annotated[str | None, Doc("all cost on the output", "`currency`", "6.1150")]
+    per_million_input: Annotated[str | None, Doc("prompt tokens, cost split by weight", "`currency`", "0.3000")]
+    per_million_output: Annotated[str | None, Doc("output tokens, cost split by weight", "`currency`", "1.2000")]
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenAnswer:
-    """Where the cheapest kind of one's own copies is no dearer than a hosted model."""
+    """Where machines of the cheapest kind, full of copies all month, are no dearer than a hosted model."""
 
     first_output_tokens_per_month: Annotated[
-        str | None, Doc("volume from which one copy is; null: it is dearer even full", "tokens", "1000000000")
+        str | None, Doc("volume from which one machine is; null: it is dearer even full", "tokens", "1000000000")
     ]
     lasting_output_tokens_per_month: Annotated[
-        str | None, Doc("volume from which it stays so however many copies are added; null: never", "tokens")
+        str | None, Doc("volume from which it stays so however many machines are added; null: never", "tokens")
     ]
-    utilisation: Annotated[str, Doc("share of a copy's tokens that must be sold; above 1 it cannot", example="0.8")]
+    utilisation: Annotated[str, Doc("share of a machine's tokens that must be sold; above 1 it cannot", example="0.8")]
 
 
 @dataclass(frozen=True, slots=True)
 class HostedAnswer:
-    """The same traffic at a hosted model."""
+    """The same traffic at a hosted model; the prices of its list are in its `list_currency`."""
 
     provider: Annotated[str, Doc("who serves it", example="deepinfra")]
     model: Annotated[str, Doc("by the provider's own name", example="meta-llama/Llama-3.3-70B-Instruct")]
-    input_per_million: Annotated[str, Doc("a million prompt tokens", "USD", "0.23")]
-    output_per_million: Annotated[str, Doc("a million output tokens", "USD", "0.4")]
-    per_month: Annotated[str, Doc("the traffic", "USD", "1949.10")]
-    per_million_output_tokens: Annotated[str, Doc("a million output tokens with their prompts", "USD", "1.7800")]
+    list_currency: Annotated[str, Doc("of the provider's list", example="USD")]
+    input_per_million: Annotated[str, Doc("a million prompt tokens, as listed", "`list_currency`", "0.23")]
+    output_per_million: Annotated[str, Doc("a million output tokens, as listed", "`list_currency`", "0.4")]
+    per_month: Annotated[str, Doc("the traffic", "`currency`", "1949.10")]
+    per_million_output_tokens: Annotated[str, Doc("a million output tokens with their prompts", "`currency`", "1.7800")]
     break_even: Annotated[BreakEvenAnswer | None, Doc("against the cheapest kind of one's own; null without one")]
     observed_on: Annotated[str, Doc("when the price was seen", example="2026-11-01")]
     source: Annotated[str, Doc("where it was seen")]
@@ -137,99 +157,212 @@ class LaterAnswer:
     months: Annotated[int, Doc("months from now", example=12)]
     replicas_peak: Annotated[int, Doc("most copies at once", example=7)]
     kind: Annotated[str | None, Doc("the cheapest kind then; null without a price", example="reserved_1y")]
-    per_month: Annotated[str | None, Doc("the fleet at that kind", "USD", "70000.00")]
+    per_month: Annotated[str | None, Doc("the fleet at that kind", "`currency`", "70000.00")]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFleetAnswer:
+    """Another plan, and its copies that carry the same traffic."""
+
+    gpu: Annotated[str, Doc("slug of the GPU", example="h200-sxm")]
+    gpu_count: Annotated[int, Doc("GPUs of one copy", example=4)]
+    layout: Annotated[LayoutAnswer, Doc("of one copy")]
+    replicas_peak: Annotated[int, Doc("most copies at once", example=2)]
+    gpus_at_peak: Annotated[int, Doc("GPUs of the most copies", example=8)]
+    per_month: Annotated[
+        str | None, Doc("the fleet at the kind of price asked; null without one", "`currency`", "50224.00")
+    ]
+    tpot_ms: Annotated[float, Doc("time per output token at the load a copy is planned for", "ms", 21.5)]
 
 
 @dataclass(frozen=True, slots=True)
 class CostComparison:
-    """The answer to a cost request."""
+    """The answer to a cost request; its sums are in `currency`."""
 
     catalogue_revision: Annotated[int, Doc("catalogue revision answered from", example=1)]
     rules_version: Annotated[int, Doc("version of the sizing rules", example=1)]
-    plan: Annotated[Plan | None, Doc("one copy; null when nothing serves")]
+    currency: Annotated[str, Doc("of all sums: USD, unless an exchange rate was given", example="USD")]
+    exchange_rate: Annotated[ExchangeRateAnswer | None, Doc("at which USD were converted; null: they were not")]
+    plan: Annotated[Plan | None, Doc("one copy, under the load it is planned for; null when nothing serves")]
     rejected: Annotated[tuple[Rejection, ...], Doc("why not, where nothing serves")]
     fleet: Annotated[FleetAnswer | None, Doc("copies of the plan that carry the traffic")]
     kinds: Annotated[tuple[KindAnswer, ...], Doc("the fleet at each kind of price known, the cheapest first")]
     hosted: Annotated[tuple[HostedAnswer, ...], Doc("the traffic at hosted models, the cheapest first")]
     later: Annotated[LaterAnswer | None, Doc("after the months asked; null where none were")]
+    alternatives: Annotated[
+        tuple[OtherFleetAnswer, ...], Doc("other plans that carry the traffic, in the order of `rank_by`")
+    ]
     warnings: Annotated[tuple[str, ...], Doc("what to know")]
 
 
+UNPRICED = Decimal("Infinity")
+
+OffersOf = Callable[[Machine], Mapping[str, Sequence[Offer]]]
+OwnedFor = Callable[[Feasible], OwnedHardware | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carrier:
+    """A plan with the copies of it that carry a load.
+
+    Attributes
+    ----------
+    found : Feasible
+        One copy, judged under the load it is planned for.
+    kinds : tuple of KindCost
+        The fleet at each kind of price, the cheapest first.
+    """
+
+    found: Feasible
+    replica: Replica
+    needed: Fleet
+    kinds: tuple[KindCost, ...]
+
+    @property
+    def gpus_at_peak(self) -> int:
+        """GPUs of the most copies at once."""
+        return self.needed.peak * self.found.layout.gpu_count
+
+    def per_month(self, kind: str) -> Decimal | None:
+        """The fleet at a kind of price; None without one."""
+        return next((row.per_month for row in self.kinds if row.kind == kind), None)
+
+
 def cost(
-    plan: Plan,
+    question: Question,
     load: Load,
     *,
-    offers: Mapping[str, tuple[Offer, Decimal]],
-    owned: OwnedHardware | None,
+    kind: str,
+    offers_of: OffersOf,
+    owned_for: OwnedFor,
     hosted: Sequence[HostedModel],
-    catalogue_revision: int,
-    rules_version: int,
 ) -> CostComparison:
     """What carrying a load on copies of a plan costs.
 
+    The copies are those of the plan that carries it best, of one for each GPU type and count (`Tried.copies`): on the
+    fewest GPUs at the peak, or for the least a month under `rank_by: cost`; under `latency` and `throughput` those of
+    the plan that is recommended without a traffic.
+
     Parameters
     ----------
-    offers : mapping of str to (Offer, Decimal)
-        Kind -> the offer that carries one copy for the least, and the copy's cost per hour.
-    owned : OwnedHardware, optional
-        Hardware of one copy.
+    kind : str
+        Kind of price that `rank_by: cost` goes by.
+    offers_of : callable
+        Machine -> kind of price -> offers of it.
+    owned_for : callable
+        One copy -> the hardware one owns to run it, or None.
 
     Raises
     ------
     InvalidCostInput
         The traffic cannot be computed with.
     """
-    per_hour = {kind: paid for kind, (_, paid) in offers.items()}
-    if owned is not None:
-        per_hour[OWNED] = owned_per_hour(owned)
-    replica = Replica(Decimal(0), copy_tokens_per_second(plan, load.traffic.output_tokens))
-    needed = fleet(load.traffic, replica, target_utilisation=load.utilisation, floor=load.floor)
-    kinds = kinds_side_by_side(needed, per_hour)
-    later = None
-    if load.months:
-        then = fleet(grown(load.traffic, load.months), replica, target_utilisation=load.utilisation, floor=load.floor)
-        best = next(iter(kinds_side_by_side(then, per_hour)), None)
-        later = LaterAnswer(
-            load.months, then.peak, best.kind if best else None, plain(cents(best.per_month)) if best else None
+    found, rate = tried(question), question.exchange_rate
+    copies = found.copies
+    if not copies:
+        return CostComparison(
+            catalogue_revision=question.catalogue_revision,
+            rules_version=question.rules_version,
+            currency=currency_of(rate),
+            exchange_rate=exchange_answer(rate),
+            plan=None,
+            rejected=found.rejected,
+            fleet=None,
+            kinds=(),
+            hosted=(),
+            later=None,
+            alternatives=(),
+            warnings=("no plan serves the workload, so there is nothing to price",),
         )
-    made = tokens_per_month(replica.output_tokens_per_s, load.utilisation)
-    cheapest_copy = min(per_hour.values(), default=None)
+    offered = [carrier_of(filled(each) if load.fills_copies else each, load, offers_of) for each in copies]
+    chosen, *others = sorted(offered, key=_order(question, kind))
+    owned = owned_for(chosen.found)
+    best = carrier_of(chosen.found, load, offers_of, owned)
     return CostComparison(
-        catalogue_revision=catalogue_revision,
-        rules_version=rules_version,
-        plan=plan,
+        catalogue_revision=question.catalogue_revision,
+        rules_version=question.rules_version,
+        currency=currency_of(rate),
+        exchange_rate=exchange_answer(rate),
+        plan=present(best.found, _why(question, best, len(offered))),
         rejected=(),
-        fleet=_fleet_answer(plan, load, replica, needed),
-        kinds=tuple(_kind_answer(each, load, needed, offers.get(each.kind)) for each in kinds),
-        hosted=_hosted_answers(hosted, load.traffic, cheapest_copy, made),
-        later=later,
-        warnings=_warnings(needed, kinds, hosted),
+        fleet=_fleet_answer(best, load),
+        kinds=tuple(_kind_answer(each, load, best.needed) for each in best.kinds),
+        hosted=_hosted_answers(hosted, rate, load, best),
+        later=_later(best, load, offers_of, owned),
+        alternatives=tuple(_other(each, kind) for each in others[:MOST_ALTERNATIVES]),
+        warnings=_warnings(best, load, hosted),
     )
 
 
-def copy_tokens_per_second(plan: Plan, output_tokens: int) -> float:
+def filled(found: Feasible) -> Feasible:
+    """A layout judged with as many requests at once as it holds and runs; as it is where no time is predicted."""
+    one, workload = copy(found), found.question.workload
+    if one is None:
+        return found
+    full = max(workload.concurrent_sequences, int(one.limit) * found.layout.data_parallel_size)
+    question = replace(found.question, workload=replace(workload, concurrent_sequences=full))
+    held = judge(question, found.machine, found.layout)
+    assert isinstance(held, Feasible), held
+    return held
+
+
+def carrier_of(found: Feasible, load: Load, offers_of: OffersOf, owned: OwnedHardware | None = None) -> Carrier:
+    """The copies of a plan that carry a load, at each kind of price."""
+    size, machine = found.layout.gpu_count, found.machine
+    rates: dict[str, Iterable[MachineRate]] = {
+        kind: rented(holding(offers, size, machine.gpus_per_node)) for kind, offers in offers_of(machine).items()
+    }
+    if owned is not None:
+        rates[OWNED] = (MachineRate(owned.gpu_count, owned_per_hour(owned)),)
+    replica = Replica(copy_tokens_per_second(found))
+    needed = fleet(load.traffic, replica, target_utilisation=load.utilisation, floor=load.floor)
+    return Carrier(found, replica, needed, kinds_side_by_side(needed, size, rates))
+
+
+def copy_tokens_per_second(found: Feasible) -> float:
     """Output tokens a second that one copy of a plan makes: within what is promised, else at the workload's load."""
-    if plan.objectives is not None and plan.objectives.requests_per_second:
-        return plan.objectives.requests_per_second * output_tokens
-    speed = plan.throughput.output_tokens_per_second
-    return speed.value if speed else 0.0
+    promised = objectives_answer(found)
+    if promised is not None and promised.requests_per_second:
+        return promised.requests_per_second * found.question.workload.output_tokens
+    return tokens_per_second(found)
 
 
-def _fleet_answer(plan: Plan, load: Load, replica: Replica, needed: Fleet) -> FleetAnswer:
-    carries = replica_requests_per_second(replica, load.traffic.output_tokens, load.utilisation)
+def _order(question: Question, kind: str) -> Callable[[Carrier], Decimal]:
+    """What makes one carrier better than another; equal ones stay in the order of their plans."""
+    if question.rank_by is RankBy.COST:
+        return lambda each: UNPRICED if (month := each.per_month(kind)) is None else month
+    if question.rank_by is RankBy.FEWEST_GPUS:
+        return lambda each: Decimal(each.gpus_at_peak)
+    return lambda _: Decimal(0)
+
+
+def _why(question: Question, best: Carrier, compared: int) -> tuple[str, ...]:
+    copies = "1 copy carries" if best.needed.peak == 1 else f"{best.needed.peak} copies carry"
+    if compared == 1 or question.rank_by not in (RankBy.COST, RankBy.FEWEST_GPUS):
+        return (f"{copies} the traffic at its peak",)
+    what = "for the least a month" if question.rank_by is RankBy.COST else "on the fewest GPUs"
+    return (f"{copies} the traffic at its peak, {what} of {compared} plans",)
+
+
+def _fleet_answer(best: Carrier, load: Load) -> FleetAnswer:
+    carries = replica_requests_per_second(best.replica, load.traffic.output_tokens, load.utilisation)
+    promised = objectives_answer(best.found)
     return FleetAnswer(
-        replicas_peak=needed.peak,
-        replicas_floor=needed.floor,
-        replicas_by_hour=needed.replicas,
-        gpus_at_peak=needed.peak * plan.gpu_count,
-        replica_requests_per_second=_shown(carries),
+        replicas_peak=best.needed.peak,
+        replicas_floor=best.needed.floor,
+        replicas_by_hour=best.needed.replicas,
+        gpus_at_peak=best.gpus_at_peak,
+        replica_concurrent_sequences=best.found.question.workload.concurrent_sequences
+        if promised is None
+        else promised.concurrent_sequences,
+        replica_requests_per_second=shown(carries),
         requests_per_month=_whole(requests_per_month(load.traffic)),
-        output_tokens_per_month=_whole(needed.output_tokens_per_month),
-        utilisation=_shown(needed.utilisation),
+        output_tokens_per_month=_whole(best.needed.output_tokens_per_month),
+        utilisation=shown(best.needed.utilisation),
     )
 
 
-def _kind_answer(row: KindCost, load: Load, needed: Fleet, offer: tuple[Offer, Decimal] | None) -> KindAnswer:
+def _kind_answer(row: KindCost, load: Load, needed: Fleet) -> KindAnswer:
     split = None
     seconds = HOURS_PER_MONTH * SECONDS_PER_HOUR
     served = needed.output_tokens_per_month
@@ -241,42 +374,60 @@ def _kind_answer(row: KindCost, load: Load, needed: Fleet, offer: tuple[Offer, D
     each = row.per_million_output_tokens
     return KindAnswer(
         kind=row.kind,
-        price=None if offer is None else price_answer(offer[0]),
-        per_hour=_shown(row.per_hour),
-        paid_hours_per_month=_shown(row.hours_per_month),
+        price=None if row.machine.offer is None else price_answer(row.machine.offer),
+        machines_at_peak=row.machines,
+        per_hour=shown(row.per_hour),
+        machine_hours_per_month=shown(row.machine_hours_per_month),
         per_month=plain(cents(row.per_month)),
         per_year=plain(cents(row.per_month * 12)),
-        per_million_output_tokens=None if each is None else _shown(each),
-        per_million_input=None if split is None else _shown(split[0]),
-        per_million_output=None if split is None else _shown(split[1]),
+        per_million_output_tokens=None if each is None else shown(each),
+        per_million_input=None if split is None else shown(split[0]),
+        per_million_output=None if split is None else shown(split[1]),
+    )
+
+
+def _later(best: Carrier, load: Load, offers_of: OffersOf, owned: OwnedHardware | None) -> LaterAnswer | None:
+    if not load.months:
+        return None
+    then = carrier_of(best.found, replace(load, traffic=grown(load.traffic, load.months)), offers_of, owned)
+    kind = next(iter(then.kinds), None)
+    return LaterAnswer(
+        load.months, then.needed.peak, kind.kind if kind else None, plain(cents(kind.per_month)) if kind else None
+    )
+
+
+def _other(each: Carrier, kind: str) -> OtherFleetAnswer:
+    month = each.per_month(kind)
+    return OtherFleetAnswer(
+        gpu=each.found.machine.gpu.slug,
+        gpu_count=each.found.layout.gpu_count,
+        layout=layout_answer(each.found.layout),
+        replicas_peak=each.needed.peak,
+        gpus_at_peak=each.gpus_at_peak,
+        per_month=None if month is None else plain(cents(month)),
+        tpot_ms=token_ms(each.found),
     )
 
 
 def _hosted_answers(
-    hosted: Sequence[HostedModel], traffic: Traffic, copy_per_hour: Decimal | None, made: Decimal
+    hosted: Sequence[HostedModel], exchange_rate: ExchangeRate | None, load: Load, best: Carrier
 ) -> tuple[HostedAnswer, ...]:
-    found = list[tuple[Decimal, HostedAnswer]]()
+    traffic, found = load.traffic, list[tuple[Decimal, HostedAnswer]]()
     for each in hosted:
+        rate = exchanged_rate(each.rate, each.currency, exchange_rate)
         asked = hosted_per_million_output_tokens(
-            each.rate, traffic.prompt_tokens, traffic.output_tokens, traffic.cached_fraction
+            rate, traffic.prompt_tokens, traffic.output_tokens, traffic.cached_fraction
         )
-        month = hosted_per_month(each.rate, traffic)
-        meets = None
-        if copy_per_hour is not None:
-            even = break_even(per_month(copy_per_hour), made, asked)
-            meets = BreakEvenAnswer(
-                None if even.first is None else _whole(even.first),
-                None if even.lasting is None else _whole(even.lasting),
-                _shown(even.utilisation),
-            )
+        month = hosted_per_month(rate, traffic)
         answer = HostedAnswer(
             provider=each.provider,
             model=each.model,
+            list_currency=each.currency,
             input_per_million=plain(each.rate.input_per_million),
             output_per_million=plain(each.rate.output_per_million),
             per_month=plain(cents(month)),
-            per_million_output_tokens=_shown(asked),
-            break_even=meets,
+            per_million_output_tokens=shown(asked),
+            break_even=_break_even(best, load, asked),
             observed_on=each.observed_on,
             source=each.source,
         )
@@ -284,21 +435,53 @@ def _hosted_answers(
     return tuple(answer for _, answer in sorted(found, key=lambda each: (each[0], each[1].provider, each[1].model)))
 
 
-def _warnings(needed: Fleet, kinds: Sequence[KindCost], hosted: Sequence[HostedModel]) -> tuple[str, ...]:
-    lines = list[str]()
-    if not kinds:
+def _break_even(best: Carrier, load: Load, asked: Decimal) -> BreakEvenAnswer | None:
+    """Machines of the cheapest kind against a hosted price per million output tokens; None without a price."""
+    if not best.kinds:
+        return None
+    machine, size = best.kinds[0].machine, best.found.layout.gpu_count
+    copies = copies_on_one(size, machine.gpu_count)
+    made = tokens_per_month(best.replica.output_tokens_per_s, load.utilisation) * max(1, copies)
+    paid = per_month(machine.per_hour * (1 if copies else machines_needed(size, machine.gpu_count)))
+    even = break_even(paid, made, asked)
+    return BreakEvenAnswer(
+        None if even.first is None else _whole(even.first),
+        None if even.lasting is None else _whole(even.lasting),
+        shown(even.utilisation),
+    )
+
+
+def _warnings(best: Carrier, load: Load, hosted: Sequence[HostedModel]) -> tuple[str, ...]:
+    lines, needed, found = list[str](), best.needed, best.found
+    if load.fills_copies:
+        lines.append(
+            f"no load of a copy is given, so each is planned full, with {found.question.workload.concurrent_sequences} "
+            f"requests at once; a token then takes {token_ms(found):.1f} ms. Give objectives to hold times, or "
+            "workload.concurrent_sequences"
+        )
+    elif fewer := _if_filled(best, load):
+        lines.append(
+            f"a copy is planned for {found.question.workload.concurrent_sequences} requests at once, as asked; full, "
+            f"{fewer.needed.peak} would do where {needed.peak} are planned, and a token would take "
+            f"{token_ms(fewer.found):.1f} ms instead of {token_ms(found):.1f} ms"
+        )
+    if not best.kinds:
         lines.append("no price of a machine that holds the plan is known, so only hosted models are priced")
     if needed.peak > needed.floor:
         lines.append("copies are scaled by the hour; a copy that starts takes minutes before it serves")
-    if any(row.kind == "spot" for row in kinds):
+    if any(row.kind == "spot" for row in best.kinds):
         lines.append("spot machines are taken back at short notice; their interruptions are not counted")
     if hosted:
         lines.append("hosted models may be quantised or limited otherwise than the plan: compare their answers too")
     return tuple(lines)
 
 
-def _shown(value: Decimal) -> str:
-    return plain(value.quantize(SHOWN, ROUND_HALF_EVEN))
+def _if_filled(best: Carrier, load: Load) -> Carrier | None:
+    """The same plan with its copies full, where that breaks no promise and fewer of them would do."""
+    if are_asked(best.found.question) or best.found.question.workload.people is not None:
+        return None
+    full = carrier_of(filled(best.found), load, lambda _: {})
+    return full if full.needed.peak < best.needed.peak else None
 
 
 def _whole(value: Decimal) -> str:

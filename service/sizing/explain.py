@@ -1,7 +1,7 @@
 """In words a sales engineer can repeat: why, what is assumed, what to check, where each number comes from."""
 
 from service.sizing.answer import Origin
-from service.sizing.corrections import used_for
+from service.sizing.corrections import links_for, used_for
 from service.sizing.evidence import HELD_OUT, Evidence, Known, evidence_of, kind_of
 from service.sizing.fit import Measured
 from service.sizing.hardware import Link
@@ -9,6 +9,8 @@ from service.sizing.judge import Feasible
 from service.sizing.loaded_weights import quantises_unlisted
 from service.sizing.outside import little_room_outside
 from service.sizing.peopled import people_answer
+from service.sizing.performance.link_tests import Kind
+from service.sizing.performance.link_tests import Measured as MeasuredLinks
 from service.sizing.pricing import offer_for, price_warnings
 from service.sizing.promises import objectives_answer
 from service.sizing.quantities import GIB, Basis, ceil_div
@@ -54,7 +56,7 @@ def reasons(found: Feasible) -> tuple[str, ...]:
         lines.append(f"whole experts are spread over {layout.expert_ranks} GPUs")
     if layout.decode_context_parallel_size > 1:
         lines.append("GPUs share the cache by tokens, which would otherwise be copied to each")
-    return tuple(lines)
+    return (*lines, *_measured_links(found))
 
 
 def _promises(found: Feasible) -> list[str]:
@@ -103,6 +105,37 @@ def _measured_times(found: Feasible) -> list[str]:
     return [f"times are corrected by measured loads of vLLM {', '.join(measured)}; the plan is for {version}"]
 
 
+COLLECTIVES = {
+    Kind.ALL_REDUCE: "the all-reduce of a layer",
+    Kind.EXCHANGE: "the exchange of tokens between expert ranks",
+    Kind.HANDOFF: "the handoff to the next stage of a node",
+    Kind.HANDOFF_BETWEEN_NODES: "the handoff to the next node",
+}
+
+
+def _measured_links(found: Feasible) -> list[str]:
+    """What link tests changed."""
+    links = links_for(found)
+    if links is None:
+        return []
+    return [
+        f"by measured links {COLLECTIVES[each.kind]} takes {each.scale.start:.2f} times as long to start and moves "
+        f"{each.scale.rate:.2f} times the bytes a second of usual ones"
+        for each in links.found
+    ]
+
+
+def _network_is_measured(found: Feasible) -> bool:
+    """Whether a link test tells of what passes between nodes."""
+    links = links_for(found)
+    return links is not None and any(each.between_nodes for each in links.found)
+
+
+def _link_test_ids(links: MeasuredLinks) -> tuple[str, ...]:
+    told = (each for moved in links.found for each in (moved.start, moved.rate) if each is not None)
+    return tuple(dict.fromkeys(each.test.id for each in told))
+
+
 def _joined(found: Feasible) -> str:
     """What joins the GPUs of a tensor parallel group, where one link joins all."""
     machine, tensor = found.machine, found.layout.tensor_parallel_size
@@ -142,7 +175,7 @@ def warnings(found: Feasible) -> tuple[str, ...]:
             f"a copy runs {cache.defaults.max_num_seqs} of its {found.sequences} conversations at once, as "
             "max_num_seqs says; the others wait"
         )
-    if found.layout.gpu_count > found.machine.gpus_per_node:
+    if found.layout.gpu_count > found.machine.gpus_per_node and not _network_is_measured(found):
         lines.append("the plan spans nodes: the network between them is not modelled beyond an InfiniBand default")
     if found.layout.tensor_parallel_size > found.machine.gpus_per_node:
         lines.append("tensor parallel crosses nodes: every layer waits for the network")
@@ -325,11 +358,16 @@ def basis(found: Feasible) -> dict[str, Origin]:
 
 def _times_origin(found: Feasible) -> Origin:
     """Where times and throughput come from."""
-    used = used_for(found)
-    if not used.points:
+    used, links = used_for(found), links_for(found)
+    sources = list[str]()
+    if used.points:
+        ids = ", ".join(point.id for point in used.points[:MOST_NAMED])
+        sources.append(f"{used.correction.tier.value}: {ids}")
+    if links is not None:
+        sources.append(f"measured links: {', '.join(_link_test_ids(links))}")
+    if not sources:
         return Origin(Basis.COMPUTED.value, "performance model fitted to public serving measurements")
-    ids = ", ".join(point.id for point in used.points[:MOST_NAMED])
-    return Origin(Basis.MEASURED.value, f"performance model corrected by {used.correction.tier.value}: {ids}")
+    return Origin(Basis.MEASURED.value, f"performance model corrected by {'; '.join(sources)}")
 
 
 def _price_origin(found: Feasible) -> dict[str, Origin]:

@@ -1,5 +1,6 @@
 """From a feasible layout to the plan that is answered."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 
@@ -12,6 +13,8 @@ from service.sizing.answer import (
     CommunicationAnswer,
     EngineAnswer,
     LatencyAnswer,
+    LinksCalibrationAnswer,
+    LinkTestUsedAnswer,
     MemoryAnswer,
     ModelAnswer,
     Plan,
@@ -22,7 +25,7 @@ from service.sizing.answer import (
     TimesCalibrationAnswer,
     TimesWithoutAnswer,
 )
-from service.sizing.corrections import used_for
+from service.sizing.corrections import links_for, used_for
 from service.sizing.engine import flags, manifests
 from service.sizing.engine.kv_dtypes import CELL_DTYPES, LATENT_DTYPES, is_latent, is_quantised
 from service.sizing.judge import Feasible, layout_answer
@@ -31,12 +34,13 @@ from service.sizing.layouts import Layout, cut_by
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.summary import attention_kinds
 from service.sizing.peopled import people_answer
+from service.sizing.performance.link_tests import Found
 from service.sizing.pricing import cost_answer
 from service.sizing.promises import load_curve, objectives_answer
 from service.sizing.quantities import ceil_div
 from service.sizing.question import Question
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, all_reduces, weight_read_ms
-from service.sizing.times import prediction, tokens_per_second, uncorrected
+from service.sizing.times import over_usual_links, prediction, tokens_per_second, uncorrected
 from service.sizing.weights import stage_weights, total_active_parameters, total_parameters
 
 
@@ -184,6 +188,39 @@ def times_calibration_answer(found: Feasible) -> TimesCalibrationAnswer | None:
     )
 
 
+def links_calibration_answer(found: Feasible) -> LinksCalibrationAnswer | None:
+    """The link tests that moved the collectives, and what was predicted over usual links."""
+    measured = links_for(found)
+    plain = over_usual_links(found) if measured is not None else None
+    if measured is None or plain is None:
+        return None
+    return LinksCalibrationAnswer(
+        tests=tuple(answer for each in measured.found for answer in _tests_used(each)),
+        prediction_without=TimesWithoutAnswer(
+            plain.tpot_ms.value, plain.ttft_ms.value, plain.output_tokens_per_second.value
+        ),
+    )
+
+
+def _tests_used(moved: Found) -> Iterator[LinkTestUsedAnswer]:
+    """The test of a collective, or one for its start and one for its rate."""
+    for told in dict.fromkeys(each for each in (moved.start, moved.rate) if each is not None):
+        tells_start, tells_rate = told is moved.start, told is moved.rate
+        yield LinkTestUsedAnswer(
+            collective=moved.kind.value,
+            id=told.test.id,
+            source=told.test.source,
+            operation=told.test.operation,
+            world_size=told.test.ranks,
+            nodes=told.test.nodes,
+            distance=told.distance,
+            measured_start=told.start if tells_start else None,
+            start_factor=moved.scale.start if tells_start else None,
+            measured_rate=told.rate if tells_rate else None,
+            rate_factor=moved.scale.rate if tells_rate else None,
+        )
+
+
 def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
     """The whole plan of a feasible layout."""
     model, layout, cache = found.question.model, found.layout, found.settled.fitted.cache
@@ -282,5 +319,6 @@ def present(found: Feasible, reasons: tuple[str, ...]) -> Plan:
         checklist=explain.checklist(found),
         calibration=calibration_answer(found),
         times_calibration=times_calibration_answer(found),
+        links_calibration=links_calibration_answer(found),
         basis=explain.basis(found),
     )

@@ -1,10 +1,11 @@
 """What a plan costs at the offers known."""
 
+from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 
-from service.sizing.answer import CostAnswer, PriceAnswer
-from service.sizing.cost import cents, per_million_tokens, per_month
+from service.sizing.answer import CostAnswer, ExchangeRateAnswer, PriceAnswer
+from service.sizing.cost import USD, ExchangeRate, cents, currency_of, per_million_tokens, per_month
 from service.sizing.cost.offer import Offer, cheapest
 from service.sizing.judge import Feasible
 from service.sizing.question import Machine, Question
@@ -12,7 +13,9 @@ from service.sizing.question import Machine, Question
 OLD_DAYS = 180
 """Prices move by tens of per cent within half a year: an older one is warned of."""
 
-PER_MILLION_STEP = Decimal("0.0001")
+SHOWN = Decimal("0.0001")
+FINEST = Decimal("0.000001")
+"""Step of the finest price lists; what is finer comes of an exchange rate."""
 
 
 def offers_of(question: Question, machine: Machine) -> tuple[Offer, ...]:
@@ -45,15 +48,22 @@ def cost_answer(found: Feasible, output_tokens_per_s: float) -> CostAnswer | Non
         return None
     offer, per_hour = priced
     return CostAnswer(
-        per_hour=plain(per_hour),
+        currency=currency_of(found.question.exchange_rate),
+        exchange_rate=exchange_answer(found.question.exchange_rate),
+        per_hour=hourly(per_hour),
         per_month=plain(cents(per_month(per_hour))),
-        per_million_output_tokens=plain(
-            per_million_tokens(per_hour, output_tokens_per_s).quantize(PER_MILLION_STEP, ROUND_HALF_EVEN)
-        )
+        per_million_output_tokens=shown(per_million_tokens(per_hour, output_tokens_per_s))
         if output_tokens_per_s > 0
         else None,
         price=price_answer(offer),
     )
+
+
+def exchange_answer(rate: ExchangeRate | None) -> ExchangeRateAnswer | None:
+    """An exchange rate as it is answered."""
+    if rate is None:
+        return None
+    return ExchangeRateAnswer(rate.base, rate.quote, plain(rate.rate), rate.observed_on, rate.source or None)
 
 
 def price_answer(offer: Offer) -> PriceAnswer:
@@ -64,7 +74,8 @@ def price_answer(offer: Offer) -> PriceAnswer:
         instance_type=offer.instance_type or None,
         region=offer.region or None,
         gpu_count=offer.gpu_count,
-        per_hour=plain(offer.per_hour),
+        per_hour=plain(offer.listed_per_hour),
+        currency=offer.currency,
         observed_on=offer.observed_on,
         source=offer.source,
     )
@@ -73,6 +84,17 @@ def price_answer(offer: Offer) -> PriceAnswer:
 def plain(amount: Decimal) -> str:
     """An amount in digits, never with an exponent."""
     return format(amount, "f")
+
+
+def shown(amount: Decimal) -> str:
+    """An amount to four decimals."""
+    return plain(amount.quantize(SHOWN, ROUND_HALF_EVEN))
+
+
+def hourly(amount: Decimal) -> str:
+    """What an hour costs, as fine as price lists are."""
+    rounded = amount.quantize(FINEST, ROUND_HALF_EVEN)
+    return plain(amount if amount == rounded else rounded)
 
 
 def price_warnings(found: Feasible) -> tuple[str, ...]:
@@ -90,6 +112,13 @@ def price_warnings(found: Feasible) -> tuple[str, ...]:
             f"the price was seen on {offer.observed_on}, {offer.age_days} days before the day asked for, or before the "
             "newest price known: ask again before you quote it"
         )
+    rate = found.question.exchange_rate
+    if rate is not None and offer.currency == USD:
+        apart = abs((date.fromisoformat(rate.observed_on) - date.fromisoformat(offer.observed_on)).days)
+        if apart > OLD_DAYS:
+            lines.append(
+                f"the exchange rate is of {rate.observed_on} and the price of {offer.observed_on}, {apart} days apart"
+            )
     idle = -found.layout.gpu_count % offer.gpu_count
     if idle:
         lines.append(f"machines are rented whole: {idle} GPUs of {offer.instance_type} are paid for and idle")

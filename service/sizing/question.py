@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.sizing.calibration import Neighbour, StartupPoint
+from service.sizing.cost.exchange import ExchangeRate
 from service.sizing.cost.offer import Offer
 from service.sizing.demand import People
 from service.sizing.engine.options import EngineOptions
@@ -12,6 +13,7 @@ from service.sizing.evidence import Kind, MeasuredError
 from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import ModelShape
+from service.sizing.performance.link_tests import LinkTest
 from service.sizing.performance.measured import ServingPoint
 from service.sizing.topology import Topology
 
@@ -96,10 +98,11 @@ class Question:
     """One request for a plan.
 
     `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `servings` are
-    measured load tests of the model; `memory_errors` how far predictions of memory were off by kind of deployment;
-    `offers` the prices that a plan may rest on, by `Machine.instance` or else GPU slug, the cheapest of each machine
-    size. `curve_points` are those of the curve over loads that each plan is given. `catalogue_revision` and
-    `rules_version` are repeated in the answer, so that it can be computed again.
+    measured load tests of the model, `link_tests` those of links; `memory_errors` how far predictions of memory were
+    off by kind of deployment; `offers` the prices that a plan may rest on, by `Machine.instance` or else GPU slug, the
+    cheapest of each machine size, in USD or the other currency of `exchange_rate`. `curve_points` are those of the
+    curve over loads that each plan is given. `catalogue_revision` and `rules_version` are repeated in the answer, so
+    that it can be computed again.
     """
 
     model: ModelShape
@@ -117,7 +120,9 @@ class Question:
     neighbours: Mapping[str, tuple[Neighbour, ...]] = field(default_factory=dict[str, tuple[Neighbour, ...]])
     memory_errors: Mapping[Kind, MeasuredError] = field(default_factory=dict[Kind, MeasuredError])
     servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
+    link_tests: Mapping[str, tuple[LinkTest, ...]] = field(default_factory=dict[str, tuple[LinkTest, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
+    exchange_rate: ExchangeRate | None = None
     curve_points: int = 0
     catalogue_revision: int = 0
     rules_version: int = 0

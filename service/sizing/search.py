@@ -1,14 +1,16 @@
 """Enumerate, judge, rank; a reason and a fix for everything left out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from service.sizing.answer import Answer, CurvePoint
+from service.sizing.answer import Answer, CurvePoint, Rejection
+from service.sizing.cost import currency_of
 from service.sizing.engine.profile import profile_for
 from service.sizing.fixes import with_fix
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
-from service.sizing.pricing import offer_for, plain
+from service.sizing.pricing import hourly, offer_for
 from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
 from service.sizing.question import Question, RankBy
@@ -21,16 +23,53 @@ DIMINISHING_GAIN = 1.25
 """Doubling the GPUs is worth it while it makes a token at least this much faster or holds as much more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Every GPU type and count that a question allows, each judged as far as it is asked for."""
+
+    searched: Searched
+    counted: tuple[Counted, ...]
+
+    @property
+    def copies(self) -> list[Feasible]:
+        """The best layout of every GPU type and count that serves and may be copied, the best first.
+
+        Copies that span machines lose time between them, so of a GPU type that serves within one machine none is
+        copied that does not, unless counts were named.
+        """
+        named, kept = self.searched.question.gpu_counts is not None, list[Counted]()
+        for each in sorted(self.counted, key=lambda each: each.gpu_count):
+            spans = each.gpu_count > each.machine.gpus_per_node
+            if spans and not named and any(other.machine is each.machine for other in kept):
+                continue
+            if each.serves:
+                kept.append(each)
+        return sorted((each.feasible[0] for each in kept), key=self.searched.order)
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Why not, of every GPU type and count that does not serve."""
+        return tuple(with_fix(self.searched, each) for each in self.counted if each.refused)
+
+
+def tried(question: Question) -> Tried:
+    """What may carry the workload."""
+    searched = Searched(question)
+    if question.layout is not None:
+        return Tried(searched, tuple(forced(question, machine, question.layout) for machine in question.machines))
+    return Tried(
+        searched,
+        tuple(
+            searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
+        ),
+    )
+
+
 def plan(question: Question) -> Answer:
     """The deployment that carries the workload, its alternatives, and a reason for everything left out."""
     profile, version_warning = profile_for(question.engine.version)
-    searched = Searched(question)
-    if question.layout is not None:
-        counted = [forced(question, machine, question.layout) for machine in question.machines]
-    else:
-        counted = [
-            searched.at_count(machine, count) for machine in question.machines for count in counts_of(question, machine)
-        ]
+    found = tried(question)
+    searched, counted = found.searched, found.counted
     order, leading = searched.order, searched.leading(counted, MOST_ALTERNATIVES + 1)
     best = sorted((each.feasible[0] for each in leading), key=order)
     others = [
@@ -48,7 +87,7 @@ def plan(question: Question) -> Answer:
         model=model_answer(question),
         recommended=present(best[0], reasons_for(question, best, counted)) if best else None,
         alternatives=tuple(present(each, _difference(each, best[0])) for each in following),
-        rejected=tuple(with_fix(searched, each) for each in counted if each.refused is not None),
+        rejected=found.rejected,
         curve=curve,
         diminishing_returns_at=_diminishing_returns(curve),
         assumptions=_assumptions(question),
@@ -94,7 +133,8 @@ def _difference(each: Feasible, best: Feasible) -> tuple[str, ...]:
     changes.append(f"holds {each.capacity} conversations instead of {best.capacity}")
     costs = offer_for(each), offer_for(best)
     if costs[0] is not None and costs[1] is not None:
-        changes.append(f"costs {plain(costs[0][1])} USD an hour instead of {plain(costs[1][1])}")
+        currency = currency_of(best.question.exchange_rate)
+        changes.append(f"costs {hourly(costs[0][1])} {currency} an hour instead of {hourly(costs[1][1])}")
     ours, theirs = token_ms(each), token_ms(best)
     changes.append(f"a token takes {ours:.1f} ms instead of {theirs:.1f} ms ({theirs / ours:.2f}x the speed)")
     return tuple(changes)

@@ -1,11 +1,13 @@
 """How fast a feasible layout is under the workload, by the performance model."""
 
+from dataclasses import replace
 from functools import lru_cache
 
-from service.sizing.corrections import used_for
+from service.sizing.corrections import links_for, used_for, used_without_links
 from service.sizing.judge import Feasible
 from service.sizing.layouts import cut_by
 from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
+from service.sizing.performance.collectives import USUAL_LINKS
 from service.sizing.performance.prediction import completed, copy_under, predicted, settled
 from service.sizing.performance.serving import Copy
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
@@ -16,7 +18,7 @@ def replica_of(found: Feasible) -> Replica | None:
     """A layout as the performance model takes it; None for a card whose 16-bit rate is not known."""
     if not {"bf16", "fp16"} & found.machine.gpu.dense_flops.keys():
         return None
-    question, cache = found.question, found.settled.fitted.cache
+    question, cache, links = found.question, found.settled.fitted.cache, links_for(found)
     return Replica(
         model=question.model,
         layout=found.layout,
@@ -29,6 +31,7 @@ def replica_of(found: Feasible) -> Replica | None:
         kv_cache_dtype=cache.dtype,
         memory_bandwidth_fraction=question.assumptions.memory_bandwidth_fraction,
         engine=vllm(question.engine.version),
+        links=USUAL_LINKS if links is None else links.links,
     )
 
 
@@ -75,9 +78,18 @@ def prediction(found: Feasible) -> Prediction | None:
 
 @lru_cache(maxsize=64)
 def uncorrected(found: Feasible) -> Prediction | None:
-    """The same without any measurement."""
+    """The same without measured loads."""
     replica = replica_of(found)
     return None if replica is None else predict(replica, load_of(found), UNCORRECTED)
+
+
+@lru_cache(maxsize=64)
+def over_usual_links(found: Feasible) -> Prediction | None:
+    """The same without link tests."""
+    replica = replica_of(found)
+    if replica is None:
+        return None
+    return predict(replace(replica, links=USUAL_LINKS), load_of(found), used_without_links(found).correction)
 
 
 def token_ms(found: Feasible) -> float:

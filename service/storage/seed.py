@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from service.catalogue.measurement import SHIPPED_BY
 from service.settings import CHECKOUT
 from service.storage.url import CONNECT_TIMEOUT_S, libpq_url
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 DATA = CHECKOUT / "service" / "catalogue" / "data"
-AUTHOR = "seed"
+AUTHOR = SHIPPED_BY
 TAKEN = b"gpus, models, machines, prices, startups, load tests"
 
 

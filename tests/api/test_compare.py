@@ -1,5 +1,6 @@
 """One workload over models, precisions, GPUs and counts."""
 
+import gc
 import json
 import threading
 import tracemalloc
@@ -168,8 +169,10 @@ def test_a_sweep_keeps_nothing_of_the_rows_but_what_ranks_them(client: TestClien
         standings.add(row)
         sent += len(ENCODER.encode(row))
         if standings.rows == 100:
+            gc.collect()
             tracemalloc.start()
             before, sent = tracemalloc.get_traced_memory()[0], 0
+    gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert standings.rows == 250

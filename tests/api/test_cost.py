@@ -17,6 +17,8 @@ REQUEST: dict[str, Any] = {
     "utilisation": 0.5,
 }
 DAYS = Decimal(730) / 24
+RATE = {"base": "EUR", "quote": "USD", "rate": "1.25", "observed_on": "2026-11-02", "source": "ECB"}
+OBSERVED = "prices.exchange_rate.observed_on"
 
 
 def ask(client: TestClient[Litestar], **fields: Any) -> dict[str, Any]:
@@ -27,15 +29,23 @@ def ask(client: TestClient[Litestar], **fields: Any) -> dict[str, Any]:
 
 
 def test_copies_follow_the_load_and_cost_by_the_hour(client: TestClient[Litestar]) -> None:
-    """Copies = ceil(5 / (tokens/s x 0.5 / 500)); 6 hours of them and 18 of one, x 30.4167 days x 55.04 USD."""
+    """Copies = ceil(5 / (tokens/s x 0.5 / 500)), four of 2 GPUs to a machine of 8, 6 hours of them and 18 of one.
+
+    Times 30.4167 days x 55.04 USD.
+    """
     answer = ask(client)
     tokens_per_s = Decimal(str(answer["plan"]["throughput"]["output_tokens_per_second"]["value"]))
     copies = int((5 / (tokens_per_s * Decimal("0.5") / 500)).to_integral_value(ROUND_CEILING))
-    assert copies > 1
+    assert copies > 4
+    assert answer["plan"]["gpu_count"] == 2
     assert answer["fleet"]["replicas_by_hour"] == [copies] * 6 + [1] * 18
     rented = next(kind for kind in answer["kinds"] if kind["kind"] == "on_demand")
     assert rented["price"]["instance_type"] == "p5.48xlarge"
-    month = (6 * copies + 18) * DAYS * Decimal("55.04")
+    machines = -(-copies // 4)
+    assert rented["machines_at_peak"] == machines
+    assert Decimal(rented["per_hour"]) == machines * Decimal("55.04")
+    assert Decimal(rented["machine_hours_per_month"]) == pytest.approx((6 * machines + 18) * DAYS, abs=Decimal("1e-4"))
+    month = (6 * machines + 18) * DAYS * Decimal("55.04")
     assert Decimal(rented["per_month"]) == pytest.approx(month, abs=Decimal("0.01"))
     served = 5 * 3600 * 6 * DAYS * 500
     assert Decimal(rented["per_million_output_tokens"]) == pytest.approx(month / served * 10**6, abs=Decimal("0.001"))
@@ -56,11 +66,14 @@ def test_owned_hardware_stands_beside_rented(client: TestClient[Litestar]) -> No
     found = next(kind for kind in answer["kinds"] if kind["kind"] == "owned")
     watts = Decimal(700) * answer["plan"]["gpu_count"]
     hour = Decimal(280_000) / 35_040 + watts / 1000 * Decimal("1.3") * Decimal("0.12")
-    assert Decimal(found["per_hour"]) == pytest.approx(hour, abs=Decimal("0.0001"))
-    assert Decimal(found["per_month"]) == pytest.approx(
-        answer["fleet"]["replicas_peak"] * 730 * hour, abs=Decimal("0.01")
-    )
+    peak = answer["fleet"]["replicas_peak"]
+    assert Decimal(found["per_hour"]) == pytest.approx(peak * hour, abs=Decimal("0.0001"))
+    assert Decimal(found["per_month"]) == pytest.approx(peak * 730 * hour, abs=Decimal("0.01"))
     assert found["price"] is None
+    server = next(kind for kind in ask(client, owned=owned | {"gpu_count": 8})["kinds"] if kind["kind"] == "owned")
+    hour = Decimal(280_000) / 35_040 + Decimal(5600) / 1000 * Decimal("1.3") * Decimal("0.12")
+    assert server["machines_at_peak"] == -(-peak // (8 // answer["plan"]["gpu_count"]))
+    assert Decimal(server["per_hour"]) == pytest.approx(server["machines_at_peak"] * hour, abs=Decimal("0.0001"))
     without = ask(client, owned={key: value for key, value in owned.items() if key != "gpu_tdp_w"})
     assert next(kind for kind in without["kinds"] if kind["kind"] == "owned")["per_hour"] == found["per_hour"]
 
@@ -72,8 +85,9 @@ def test_hosted_models_are_priced_for_the_same_traffic(client: TestClient[Litest
     for each in answer["hosted"]:
         once = (3000 * Decimal(each["input_per_million"]) + 500 * Decimal(each["output_per_million"])) / 10**6
         assert Decimal(each["per_month"]) == pytest.approx(once * 3_285_000, abs=Decimal("0.01"))
-        cheapest = min(Decimal(kind["per_hour"]) for kind in answer["kinds"])
-        made = Decimal(str(answer["plan"]["throughput"]["output_tokens_per_second"]["value"])) * 1800 * 730
+        cheapest = Decimal(answer["kinds"][0]["price"]["per_hour"])
+        on_one = answer["kinds"][0]["price"]["gpu_count"] // answer["plan"]["gpu_count"]
+        made = Decimal(str(answer["plan"]["throughput"]["output_tokens_per_second"]["value"])) * 1800 * 730 * on_one
         volume = cheapest * 730 / (once / 500)
         if volume <= made:
             first = Decimal(each["break_even"]["first_output_tokens_per_month"])
@@ -82,6 +96,76 @@ def test_hosted_models_are_priced_for_the_same_traffic(client: TestClient[Litest
             assert each["break_even"]["first_output_tokens_per_month"] is None
     months = [Decimal(each["per_month"]) for each in answer["hosted"]]
     assert months == sorted(months)
+
+
+def test_sums_in_another_currency_are_those_in_usd_at_the_rate(client: TestClient[Litestar]) -> None:
+    """At 1.25 USD for a EUR all sums are four fifths, volumes and choices the same; owned hardware is given in EUR."""
+    hosted = ["meta-llama/Llama-3.3-70B-Instruct"]
+    owned = {"capital": "280000", "years": 4, "price_per_kwh": "0.12"}
+    usd = ask(client, hosted=hosted, owned=owned)
+    eur = ask(
+        client,
+        hosted=hosted,
+        owned=owned | {"capital": "224000", "price_per_kwh": "0.096"},
+        prices={"provider": "aws", "region": "us-east-1", "exchange_rate": RATE},
+    )
+    assert (usd["currency"], usd["exchange_rate"]) == ("USD", None)
+    assert (eur["currency"], eur["exchange_rate"]) == ("EUR", RATE)
+    for name in ("kinds", "hosted"):
+        assert len(usd[name]) == len(eur[name]) > 1
+        for dollars, euros in zip(usd[name], eur[name], strict=True):
+            four_fifths = Decimal(dollars["per_month"]) * Decimal("0.8")
+            assert Decimal(euros["per_month"]) == pytest.approx(four_fifths, abs=Decimal("0.011"))
+            tokens = Decimal(dollars["per_million_output_tokens"]) * Decimal("0.8")
+            assert Decimal(euros["per_million_output_tokens"]) == pytest.approx(tokens, abs=Decimal("0.0002"))
+            assert dollars.get("price") == euros.get("price")
+            assert dollars.get("break_even") == euros.get("break_even")
+            assert dollars.get("input_per_million") == euros.get("input_per_million")
+    assert eur["plan"]["cost"]["currency"] == "EUR"
+    assert Decimal(eur["plan"]["cost"]["per_hour"]) == Decimal("55.04") / Decimal("1.25") == Decimal("44.032")
+
+
+def test_without_a_load_copies_are_planned_full(client: TestClient[Litestar]) -> None:
+    """As many requests at once as the cache holds and the engine runs; the plan is told at that load."""
+    lengths = {"context_tokens": 8192, "prompt_tokens": 3000, "output_tokens": 500}
+    answer = ask(client, workload=lengths)
+    plan, at_once = answer["plan"], answer["fleet"]["replica_concurrent_sequences"]
+    assert 16 < at_once <= plan["capacity"]["concurrent_sequences"]
+    assert f"{at_once} requests at once" in answer["warnings"][0]
+    judged = client.post(
+        "/plan",
+        json={
+            "model": REQUEST["model"],
+            "precision": REQUEST["precision"],
+            "workload": lengths | {"concurrent_sequences": at_once},
+            "hardware": REQUEST["hardware"],
+            "layout": plan["layout"],
+        },
+    ).json()["recommended"]
+    assert judged["latency"] == plan["latency"]
+    assert judged["throughput"] == plan["throughput"]
+
+
+def test_a_plan_is_weighed_by_the_copies_that_the_traffic_needs(client: TestClient[Litestar]) -> None:
+    """Every plan offered needs at least as many GPUs at the peak, or costs at least as much a month."""
+    for rank_by, measure in (("fewest_gpus", "gpus_at_peak"), ("cost", "per_month")):
+        answer = ask(client, workload={"context_tokens": 8192}, rank_by=rank_by)
+        month = next(kind["per_month"] for kind in answer["kinds"] if kind["kind"] == "on_demand")
+        chosen = {"gpus_at_peak": answer["fleet"]["gpus_at_peak"], "per_month": month}
+        others = [Decimal(each[measure]) for each in answer["alternatives"]]
+        assert len(others) > 1
+        assert others == sorted(others)
+        assert Decimal(chosen[measure]) <= others[0]
+        assert answer["fleet"]["gpus_at_peak"] == answer["fleet"]["replicas_peak"] * answer["plan"]["gpu_count"]
+
+
+def test_copies_that_hold_little_are_told_how_few_would_do(client: TestClient[Litestar]) -> None:
+    """One request at once, as asked, takes many copies; full, the same plan needs fewer."""
+    workload = REQUEST["workload"] | {"concurrent_sequences": 1}
+    answer = ask(client, workload=workload)
+    full = ask(client, workload={key: value for key, value in workload.items() if key != "concurrent_sequences"})
+    assert answer["fleet"]["replicas_peak"] > full["fleet"]["replicas_peak"]
+    assert any("would do where" in warning for warning in answer["warnings"])
 
 
 def test_growth_is_looked_ahead(client: TestClient[Litestar]) -> None:
@@ -114,6 +198,11 @@ def test_nothing_is_priced_where_nothing_serves(client: TestClient[Litestar]) ->
         ({"traffic": {"requests_per_second": 1, "hours_per_day": 25}}, 400, "traffic.hours_per_day"),
         ({"utilisation": 0}, 400, "utilisation"),
         ({"hosted": ["no/such-model"]}, 404, "hosted.0"),
+        ({"prices": {"exchange_rate": RATE | {"quote": "JPY"}}}, 400, "prices.exchange_rate.quote"),
+        ({"prices": {"exchange_rate": RATE | {"base": "USD"}}}, 400, "prices.exchange_rate.quote"),
+        ({"prices": {"exchange_rate": RATE | {"base": "euro"}}}, 400, "prices.exchange_rate.base"),
+        ({"prices": {"exchange_rate": RATE | {"rate": 0}}}, 400, "prices.exchange_rate.rate"),
+        ({"prices": {"exchange_rate": {"base": "EUR", "quote": "USD", "rate": 1}}}, 400, OBSERVED),
         ({"owned": {"capital": "x", "years": 4, "price_per_kwh": "0.1"}}, 400, "owned.capital"),
         ({"owned": {"capital": 1, "years": 4, "price_per_kwh": "0.1", "residual": 2}}, 400, "owned.residual"),
     ],

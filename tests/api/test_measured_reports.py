@@ -9,14 +9,18 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from service.api.contract import PlanRequest
+from service.api.plans import question_of
+from service.api.responding import ENCODER
 from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.servings import copies_of
 from service.settings import Settings
+from service.sizing import plan
 from service.storage import calibrations
-from service.storage.catalogue import publish
+from service.storage.catalogue import load_snapshot, publish
 from service.storage.engine import create_engine
 from service.storage.seed import shipped
-from tests.api.writing import Writing, writing
+from tests.api.writing import NAME, Writing, writing
 from tests.catalogue.test_benchmark_tools import (
     AIPERF,
     GENAI_PERF,
@@ -183,6 +187,71 @@ def test_output_of_nccl_tests_is_taken(carded: Writing) -> None:
     assert fields(report(carded, NCCL_TABLE)) == {"gpu", "operation", "world_size", "nodes"}
     table = report(carded, NCCL_TABLE, gpu="h100-sxm", operation="all_reduce", world_size=8, nodes=1)
     assert table.json()["items"][0]["calibration"]["status"] == "accepted"
+
+
+# A machine at half of NCCL's usual speed on eight H100: 2 x 15.8 us to start, 2 x 2075.4 us for 512 MiB.
+SLOW_TABLE = """\
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+         512           128     float     sum      -1    31.60    0.02    0.03      0    31.60    0.02    0.03      0
+   536870912     134217728     float     sum      -1   4150.8  129.34  226.35      0   4150.8  129.34  226.35      0
+"""
+SLOW = {"gpu": "h100-sxm", "operation": "all_reduce", "world_size": 8, "nodes": 1}
+
+
+def test_a_link_test_moves_plans_until_it_is_withdrawn(carded: Writing) -> None:
+    """A plan names it and says by how much; without calibrations and in earlier revisions it is not there."""
+    carded.post()
+    asked = {
+        "model": NAME,
+        "hardware": {"gpus": ["h100-sxm"]},
+        "layout": {"tensor_parallel_size": 8},
+        "workload": {"context_tokens": 2048, "concurrent_sequences": 4},
+    }
+
+    def planned(**changes: Any) -> dict[str, Any]:
+        return carded.client.post("/plan", json=asked | changes).json()
+
+    def unrevised(answer: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in answer.items() if name != "catalogue_revision"}
+
+    before, revision = carded.client.post("/plan", json=asked), carded.revision()
+    (item,) = report(carded, SLOW_TABLE, **SLOW).json()["items"]
+    id_ = item["calibration"]["id"]
+    assert item["calibration"]["status"] == "accepted", item
+    moved = planned()["recommended"]
+    (used,) = moved["links_calibration"]["tests"]
+    assert (used["id"], used["collective"], used["distance"]) == (id_, "all_reduce", 0)
+    assert (used["measured_start"], used["measured_rate"]) == (pytest.approx(2.0), pytest.approx(0.5))
+    plain = before.json()["recommended"]
+    assert moved["links_calibration"]["prediction_without"]["tpot_ms"] == plain["latency"]["tpot_ms"]["value"]
+    # 64 all-reduces, each 4.78 us x 2.95 x (2^0.6 - 1) longer to start, and at half the rate; prompts add to it.
+    assert moved["latency"]["tpot_ms"]["value"] - plain["latency"]["tpot_ms"]["value"] > 64 * 4.78e-3 * 2.95 * 0.5157
+    assert moved["basis"]["latency.tpot_ms"] == {
+        "basis": "measured",
+        "source": f"performance model corrected by measured links: {id_}",
+    }
+    assert unrevised(planned(calibration="off")) == unrevised(before.json())
+    with carded.engine.connect() as connection:
+        then = load_snapshot(connection, revision)
+    again = ENCODER.encode(plan(question_of(PlanRequest.model_validate(asked), then)))
+    assert again == before.content
+    for status in ("withdrawn", "quarantined"):
+        assert set_status(carded, id_, status=status, reason="another machine").status_code == 200
+        assert unrevised(planned()) == unrevised(before.json())
+    assert set_status(carded, id_, status="accepted").status_code == 200
+    assert planned()["recommended"] == moved
+
+
+def test_a_link_test_of_one_card_moves_nothing(carded: Writing) -> None:
+    """It is doubted, and where someone accepts it all the same, there is no link that it tells of."""
+    (item,) = report(
+        carded, SLOW_TABLE.replace("0.03", "0.00").replace("226.35", "0.00"), **SLOW | {"world_size": 1}
+    ).json()["items"]
+    assert item["calibration"]["status"] == "quarantined"
+    assert set_status(carded, item["calibration"]["id"], status="accepted").status_code == 200
+    assert carded.held().link_tests == {}
 
 
 TOOLS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [

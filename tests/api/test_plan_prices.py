@@ -1,5 +1,6 @@
 """Plans with a price: which offer they rest on, and what follows from it."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -64,6 +65,31 @@ def test_ranked_by_cost_the_cheapest_comes_first_and_unpriced_last(
     assert "nothing else tried costs less an hour" in answer["recommended"]["reasons"]
 
 
+def test_a_rate_in_the_query_tells_costs_in_its_currency(client: TestClient[Litestar]) -> None:
+    """At 150 JPY for a USD, 55.04 USD an hour are 8,256 JPY; the price stays as listed."""
+    query = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "context_tokens": 4096,
+        "gpu": "h100-sxm",
+        "provider": "aws",
+        "region": "us-east-1",
+    }
+    rate = {"base": "USD", "quote": "JPY", "rate": 150, "observed_on": "2026-11-02"}
+    asked = query | {f"exchange_{name.removeprefix('exchange_')}": value for name, value in rate.items()}
+    answer = client.get("/plan", params=asked).json()
+    cost = answer["recommended"]["cost"]
+    assert (cost["currency"], Decimal(cost["per_hour"])) == ("JPY", 8256)
+    assert cost["exchange_rate"] == rate | {"rate": "150", "source": None}
+    assert (cost["price"]["currency"], cost["price"]["per_hour"]) == ("USD", "55.04")
+    body = {
+        "model": query["model"],
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm"]},
+        "prices": {"provider": "aws", "region": "us-east-1", "exchange_rate": rate},
+    }
+    assert client.post("/plan", json=body).json() == answer
+
+
 def test_a_rentable_machine_sets_gpus_and_price(client: TestClient[Litestar], plan_request: Request) -> None:
     """By its full name or by its type alone: 8 H100 joined by NVLink at one price."""
     for name in ("aws/p5.48xlarge", "p5.48xlarge"):
@@ -95,6 +121,22 @@ def test_rows_of_a_comparison_are_priced(client: TestClient[Litestar], plan_requ
     assert {flip["against"] for flip in falls} == {cheapest}
     for flip in falls:
         assert flip["change"] == pytest.approx(costs[cheapest] / costs[flip["row"]] - 1)
+
+
+def test_a_comparison_in_another_currency_turns_at_the_same_listed_prices(
+    client: TestClient[Litestar], plan_request: Request
+) -> None:
+    """Which is best does not depend on the currency; lists stay in their own."""
+    rate = {"base": "EUR", "quote": "USD", "rate": "1.25", "observed_on": "2026-11-02"}
+    question = plan_request | {"hardware": {"gpus": ["h100-sxm", "h200-sxm", "b200-sxm"]}}
+    usd = client.post("/compare", json=question).json()
+    eur = client.post("/compare", json=question | {"prices": {"exchange_rate": rate}}).json()
+    assert [flip | {"change": None} for flip in eur["flips"]] == [flip | {"change": None} for flip in usd["flips"]]
+    assert eur["pareto"] == usd["pareto"]
+    best, same = eur["best"]["cost"], usd["best"]["cost"]
+    assert best["row"] == same["row"]
+    assert "EUR an hour" in best["why"]
+    assert "USD an hour" in same["why"]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def test_shipped_load_tests_are_compared_or_named() -> None:
         ("MiniMaxAI/MiniMax-M2.5", "fp8", "MiniMaxAI/MiniMax-M2.5", 8),
         ("MiniMaxAI/MiniMax-M2.5", "fp4", "nvidia/MiniMax-M2.5-NVFP4", 4),
         ("moonshotai/Kimi-K2.5", "int4", "moonshotai/Kimi-K2.5", 4),
+        ("moonshotai/Kimi-K2.5", "fp4", "nvidia/Kimi-K2.5-NVFP4", 4),
         ("openai/gpt-oss-120b", "fp4", "openai/gpt-oss-120b", 4),
     ],
 )

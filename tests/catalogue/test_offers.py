@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from service.catalogue.offers import PricesWanted, best_offers, is_comparable
 from service.catalogue.records.price import InstanceType, Price, PriceKind
 from service.catalogue.snapshot import Snapshot, UnknownName
+from service.sizing.cost import ExchangeRate
 from service.sizing.cost.offer import Offer, cheapest
 
 PRICE = Price(
@@ -71,13 +72,24 @@ def test_a_price_for_all_regions_holds_in_each() -> None:
         {"host_included": False},
         {"gpu": None, "ambiguous": ("h100-sxm", "h100-pcie")},
         {"gpu_fraction": Decimal("0.5")},
-        {"currency": "EUR"},
     ],
 )
 def test_prices_of_something_else_are_not_compared(change: dict[str, object]) -> None:
-    """Without the host, of a card that is not certain, of a share of a card, in another currency."""
+    """Without the host, of a card that is not certain, of a share of a card."""
     assert is_comparable(PRICE)
     assert not is_comparable(replace(PRICE, **change))
+
+
+def test_a_price_in_another_currency_needs_a_rate() -> None:
+    """At 1.25 USD for a EUR, 40 USD are 32 EUR and dearer than 30; at 1.40 they are 28.57 and cheaper."""
+    euro = replace(PRICE, provider="other", instance_type="y.8", currency="EUR", amount_per_hour=Decimal(30))
+    assert asked(PRICE, euro) == [("x.8", Decimal(40))]
+    assert asked(euro, wanted=PricesWanted(exchange_rate=ExchangeRate("USD", "JPY", Decimal(150), "2026-11-02"))) == []
+    weak, strong = (ExchangeRate("EUR", "USD", Decimal(rate), "2026-11-02") for rate in ("1.25", "1.40"))
+    assert asked(PRICE, euro, wanted=PricesWanted(exchange_rate=weak)) == [("y.8", Decimal(30))]
+    (offer,) = best_offers([PRICE, euro], PricesWanted(exchange_rate=strong))
+    assert offer.per_hour.quantize(Decimal("0.01")) == Decimal("28.57")
+    assert (offer.instance_type, offer.currency, offer.listed_per_hour) == ("x.8", "USD", Decimal(40))
 
 
 def test_age_is_counted_from_the_day_asked_or_the_newest_price() -> None:
@@ -126,6 +138,8 @@ offers = st.builds(
     observed_on=st.just("2026-07-01"),
     source=st.just("a list"),
     age_days=st.just(0),
+    currency=st.just("USD"),
+    listed_per_hour=st.just(Decimal(1)),
 )
 
 

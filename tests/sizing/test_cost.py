@@ -1,7 +1,6 @@
 """Costs by hand: published prices with the arithmetic written out, and laws that hold for any numbers."""
 
 import doctest
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,14 +12,16 @@ from service.sizing.cost import (
     ExchangeRate,
     HostedRate,
     InvalidCostInput,
+    MachineRate,
     OwnedHardware,
     Replica,
     Traffic,
+    at_kind,
     break_even,
     capital_per_hour,
     cents,
-    convert,
     deployment_per_hour,
+    exchanged,
     fleet,
     flip_price,
     grown,
@@ -28,6 +29,7 @@ from service.sizing.cost import (
     hosted_per_month,
     hosted_per_request,
     kinds_side_by_side,
+    machines_of,
     owned_per_hour,
     pareto,
     per_million_input_and_output,
@@ -46,6 +48,8 @@ from service.sizing.cost import (
 
 P5 = Decimal("55.04")
 """USD an hour for AWS p5.48xlarge (8 x H100) on demand in us-east-1, 2026-07-20 (AWS Pricing API)."""
+
+NODE = MachineRate(gpu_count=8, per_hour=Decimal(10))
 
 LLAMA = HostedRate(Decimal("0.23"), Decimal("0.40"))
 """USD per million for Llama 3.3 70B at DeepInfra, as LiteLLM lists it."""
@@ -77,13 +81,34 @@ class TestHoursAndMonths:
         with pytest.raises(InvalidCostInput, match="per_hour"):
             per_month(bad)
 
-    def test_exchange_needs_a_rate_of_the_same_currencies(self) -> None:
-        """At 1 EUR = 1.08 USD: 100 EUR = 108 USD, 108 USD = 100 EUR; yen have no rate here."""
-        rate = ExchangeRate("EUR", "USD", Decimal("1.08"), date(2026, 11, 2), "ECB")
-        assert convert(Decimal(100), "EUR", rate) == Decimal(108)
-        assert convert(Decimal(108), "USD", rate) == Decimal(100)
-        with pytest.raises(InvalidCostInput, match="JPY is neither EUR nor USD"):
-            convert(Decimal(1), "JPY", rate)
+    def test_a_rate_is_taken_either_way_round(self) -> None:
+        """At 1 EUR = 1.08 USD, 108 USD are 100 EUR; at 1 USD = 150 JPY they are 16,200 JPY. What is in EUR stays."""
+        euro = ExchangeRate("EUR", "USD", Decimal("1.08"), "2026-11-02", "ECB")
+        yen = ExchangeRate("USD", "JPY", Decimal(150), "2026-11-02")
+        assert exchanged(Decimal(108), "USD", euro) == Decimal(100)
+        assert exchanged(Decimal(108), "EUR", euro) == Decimal(108)
+        assert exchanged(Decimal(108), "USD", yen) == Decimal(16_200)
+        assert exchanged(Decimal(108), "USD", None) == Decimal(108)
+
+    @pytest.mark.parametrize("rate", [None, ExchangeRate("EUR", "USD", Decimal("1.08"), "2026-11-02")])
+    def test_a_currency_without_a_rate_is_refused(self, rate: ExchangeRate | None) -> None:
+        """Yen are not euros, and not dollars."""
+        with pytest.raises(InvalidCostInput, match="JPY cannot be exchanged"):
+            exchanged(Decimal(1), "JPY", rate)
+
+    @pytest.mark.parametrize(
+        ("base", "quote", "rate", "field"),
+        [
+            ("USD", "USD", Decimal(1), "quote"),
+            ("EUR", "JPY", Decimal(160), "quote"),
+            ("EUR", "USD", Decimal(0), "rate"),
+            ("EUR", "USD", Decimal(-1), "rate"),
+        ],
+    )
+    def test_a_rate_is_between_usd_and_another(self, base: str, quote: str, rate: Decimal, field: str) -> None:
+        """And above zero."""
+        with pytest.raises(InvalidCostInput, match=field):
+            ExchangeRate(base, quote, rate, "2026-11-02")
 
 
 class TestTokens:
@@ -129,42 +154,75 @@ class TestTraffic:
 
     def test_room_can_bind_before_throughput(self) -> None:
         """2,000 x 0.8 / 400 = 4 a second by throughput, 32 sequences / 10 s = 3.2 by room."""
-        replica = Replica(P5, 2000, concurrent_sequences=32, request_seconds=10)
+        replica = Replica(2000, concurrent_sequences=32, request_seconds=10)
         assert replica_requests_per_second(replica, 400, Decimal("0.8")) == Decimal("3.2")
-        assert replica_requests_per_second(Replica(P5, 2000), 400, Decimal("0.8")) == 4
+        assert replica_requests_per_second(Replica(2000), 400, Decimal("0.8")) == 4
         assert replicas_needed(10, Decimal("3.2")) == 4
         assert replicas_needed(0, Decimal("3.2")) == 0
 
     def test_room_without_a_duration_is_refused(self) -> None:
         """Sequences alone do not say how many requests pass."""
         with pytest.raises(InvalidCostInput, match="request_seconds"):
-            replica_requests_per_second(Replica(P5, 2000, concurrent_sequences=32), 400)
+            replica_requests_per_second(Replica(2000, concurrent_sequences=32), 400)
 
     def test_a_day_of_office_hours(self) -> None:
         """4 requests/s for 6 h, copies that carry 1 at 10 an hour: 6 x 4 + 18 x 1 = 42 copy-hours a day.
 
-        Scaled: 42 x 730 / 24 x 10 = 12,775. Fixed: 4 x 730 x 10 = 29,200. Served: 4 x 21,600 x 730 / 24 x 500 =
-        1,314,000,000 tokens; the copies could have made 42 x 3,600 x 730 / 24 x 500 = 2,299,500,000: 57.1 %.
+        At 10 an hour for each, scaled: 42 x 730 / 24 x 10 = 12,775. Reserved: 4 x 730 x 10 = 29,200. Served: 4 x
+        21,600 x 730 / 24 x 500 = 1,314,000,000 tokens; the copies could have made 42 x 3,600 x 730 / 24 x 500 =
+        2,299,500,000: 57.1 %.
         """
-        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(Decimal(10), 500))
+        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(500))
         assert (needed.peak, needed.floor, sum(needed.replicas)) == (4, 1, 42)
-        assert round(needed.scaled_per_month, 10) == 12_775
-        assert needed.fixed_per_month == 29_200
+        assert round(at_kind(needed, 8, "on_demand", NODE).per_month, 10) == 12_775
+        assert at_kind(needed, 8, "reserved_1y", NODE).per_month == 29_200
         assert round(needed.output_tokens_per_month, 10) == 1_314_000_000
         assert round(needed.utilisation, 3) == Decimal("0.571")
 
     def test_scaled_to_nothing(self) -> None:
         """With floor 0 the idle hours are free: 24 copy-hours a day, 24 x 730 / 24 x 10 = 7,300."""
-        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(Decimal(10), 500), floor=0)
+        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(500), floor=0)
         assert needed.floor == 0
-        assert round(needed.scaled_per_month, 10) == 7_300
+        assert round(at_kind(needed, 8, "spot", NODE).per_month, 10) == 7_300
+
+    @pytest.mark.parametrize(
+        ("copies", "copy_gpus", "machine_gpus", "machines"),
+        [
+            (1, 2, 8, 1),
+            (4, 2, 8, 1),
+            (5, 2, 8, 2),
+            (5, 3, 8, 3),
+            (5, 8, 8, 5),
+            (5, 16, 8, 10),
+            (3, 12, 8, 6),
+            (0, 2, 8, 0),
+        ],
+    )
+    def test_copies_share_machines(self, copies: int, copy_gpus: int, machine_gpus: int, machines: int) -> None:
+        """Four copies of 2 GPUs fill a machine of 8; two of 3 leave 2 GPUs idle; one of 12 takes two machines."""
+        assert machines_of(copies, copy_gpus, machine_gpus) == machines
+
+    def test_copies_that_share_a_machine_share_its_cost(self) -> None:
+        """4 of 8 GPUs at 10: (6 x 2 + 18 x 1) x 730 / 24 x 10 = 9,125; reserved 2 x 730 x 10 = 14,600."""
+        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(500))
+        row = at_kind(needed, 4, "on_demand", NODE)
+        assert (row.machines, row.per_hour) == (2, 20)
+        assert round(row.machine_hours_per_month, 8) == Decimal("912.5")
+        assert round(row.per_month, 8) == 9_125
+        assert at_kind(needed, 4, "reserved_3y", NODE).per_month == 14_600
+
+    def test_the_machine_that_carries_the_fleet_for_the_least_is_taken(self) -> None:
+        """One copy of 4 GPUs: a machine of 4 at 6 before one of 8 at 10. Two: one of 8 (10) before two of 4 (12)."""
+        machines = {"on_demand": [MachineRate(4, Decimal(6)), NODE]}
+        one, two = (fleet(steady_traffic(load, 1000, 500), Replica(500)) for load in (1, 2))
+        assert kinds_side_by_side(one, 4, machines)[0].machine.gpu_count == 4
+        assert kinds_side_by_side(two, 4, machines)[0].machine is NODE
 
     def test_a_lower_reserved_rate_can_cost_more(self) -> None:
         """Reserved at 6: 4 x 730 x 6 = 17,520, paid day and night; on demand at 10: 12,775; spot at 4: 5,110."""
-        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(Decimal(10), 500))
-        rows = kinds_side_by_side(
-            needed, {"on_demand": Decimal(10), "spot": Decimal(4), "reserved_1y": Decimal(6), "owned": Decimal(3)}
-        )
+        needed = fleet(steady_traffic(4, 1000, 500, hours_per_day=6), Replica(500))
+        rates = {"on_demand": 10, "spot": 4, "reserved_1y": 6, "owned": 3}
+        rows = kinds_side_by_side(needed, 8, {kind: [MachineRate(8, Decimal(rate))] for kind, rate in rates.items()})
         assert [(row.kind, round(row.per_month, 8)) for row in rows] == [
             ("spot", 5_110),
             ("owned", 8_760),
@@ -179,12 +237,15 @@ class TestTraffic:
         with pytest.raises(InvalidCostInput, match="7 hours given"):
             Traffic((Decimal(1),) * 7, 1000, 500)
 
-    @given(st.integers(1, 400), st.integers(1, 400), PRICES)
-    def test_cost_never_falls_with_load_or_price(self, load: int, more: int, price: Decimal) -> None:
+    @given(st.integers(1, 400), st.integers(1, 400), PRICES, st.integers(1, 16), st.sampled_from([1, 4, 8]))
+    def test_cost_never_falls_with_load_or_price(
+        self, load: int, more: int, price: Decimal, copy_gpus: int, machine_gpus: int
+    ) -> None:
         """More requests or a dearer hour cannot make a month cheaper."""
 
         def month(requests: int, per_hour: Decimal) -> Decimal:
-            return fleet(steady_traffic(requests, 100, 100), Replica(per_hour, 1000)).scaled_per_month
+            needed = fleet(steady_traffic(requests, 100, 100), Replica(1000))
+            return at_kind(needed, copy_gpus, "on_demand", MachineRate(machine_gpus, per_hour)).per_month
 
         assert month(load + more, price) >= month(load, price)
         assert month(load, price + more) > month(load, price)
@@ -192,8 +253,9 @@ class TestTraffic:
     @given(st.lists(st.decimals(0, 100, places=3), min_size=24, max_size=24), st.integers(0, 3))
     def test_scaling_never_costs_more_than_the_peak_all_day(self, loads: list[Decimal], floor: int) -> None:
         """And the copies of every hour carry that hour's load."""
-        needed = fleet(Traffic(tuple(loads), 100, 100), Replica(Decimal(10), 1000), floor=floor)
-        assert needed.scaled_per_month <= needed.fixed_per_month
+        needed = fleet(Traffic(tuple(loads), 100, 100), Replica(1000), floor=floor)
+        scaled, fixed = (at_kind(needed, 2, kind, NODE).per_month for kind in ("on_demand", "reserved_1y"))
+        assert scaled <= fixed
         assert all(copies * 10 >= load for copies, load in zip(needed.replicas, loads, strict=True))
 
 

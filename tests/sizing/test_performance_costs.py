@@ -78,6 +78,14 @@ def test_weights_alone_quantise_no_activations() -> None:
     assert cost("llama-70b", "a100-sxm4-80gb").fixed_s == pytest.approx(dense + VLLM.step_s)
 
 
+def test_steps_with_prompts_launch_again() -> None:
+    """One and a half times in piecewise graphs; the first engine had none of these."""
+    stage = cost("llama-70b", "h100-sxm")
+    assert stage.prompt_fixed_s == pytest.approx(1.5 * stage.fixed_s)
+    assert vllm("0.7.3").prompt_step == 2.62
+    assert vllm("0.7.3").sequence_s > vllm("0.8.5").sequence_s == VLLM.sequence_s
+
+
 def test_the_first_engine_took_longer() -> None:
     """vLLM 0.7 pays 2.5 ms a step; releases since 0.8, unknown ones and none given do not."""
     assert vllm("0.7.3").step_s == pytest.approx(VLLM.step_s + 2.5e-3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service.sizing.layouts import Layout
 from service.sizing.performance import Load, curve, largest_concurrency, largest_rate, predict, tpot_ms
 from service.sizing.performance.collectives import Collective
-from service.sizing.performance.costs import StageCost
+from service.sizing.performance.costs import ExpertCost, StageCost
 from service.sizing.performance.parameters import VLLM
 from service.sizing.performance.prediction import copy_of
 from service.sizing.performance.serving import MOST_UTILISATION, Copy, Pace
@@ -157,6 +157,24 @@ def test_a_rate_near_what_a_copy_completes_is_refused() -> None:
     most = served.at(8).requests_per_second
     assert served.at_rate(most * (MOST_UTILISATION - 0.01)) is not None
     assert served.at_rate(most * (MOST_UTILISATION + 0.01)) is None
+
+
+def test_copies_in_lockstep_wait_for_each_others_prompts() -> None:
+    """Half of each copy's steps carry 100 ms of prompt; of two copies in lockstep three in four steps do."""
+    alone, group = copy(stage()), copy(stage(copies=2, exchanges=1, exchange=Collective(0, 1e12)))
+    assert alone.at(6).tpot_s == pytest.approx(0.010 + 5 / 10 * 0.100)
+    assert group.at(6).tpot_s == pytest.approx(0.010 + 0.75 * 0.100, rel=1e-3)
+    # At eleven every step of every copy carries one.
+    assert group.at(11).tpot_s == pytest.approx(alone.at(11).tpot_s, rel=1e-3)
+
+
+def test_experts_of_a_group_see_each_prompt_once() -> None:
+    """Two copies of six sequences and half a prompt of 100 tokens a step: 112 tokens, 1 ms each, over the group."""
+    experts = (ExpertCost(read_s=0.0, token_s=0.001, passed_by=-50.0, copies=2),)
+    group = copy(
+        stage(pass_s=0.0, sequence_s=0.0, copies=2, exchanges=1, exchange=Collective(0, 1e12), experts=experts)
+    )
+    assert group.at(6).tpot_s == pytest.approx(0.010 + 0.112, rel=1e-3)
 
 
 names = st.sampled_from(["llama-70b", "llama-70b-int4", "gpt-oss-120b", "minimax-m2.5", "deepseek-v3"])

@@ -200,7 +200,7 @@ def test_idle_copies_make_no_tokens() -> None:
 
 def test_the_cheapest_that_keeps_the_promise_is_found() -> None:
     """Eight cards that keep a promise beat four that cost less and do not."""
-    price = Offer("somewhere", "on_demand", "", "", 1, Decimal(2), "2026-11-01", "list", 0)
+    price = Offer("somewhere", "on_demand", "", "", 1, Decimal(2), "2026-11-01", "list", 0, "USD", Decimal(2))
     offers = {"h100": (price,)}
     cheap = recommended(promised(rank_by=RankBy.COST, offers=offers))
     assert cheap.gpu_count == 4

@@ -251,7 +251,8 @@ OPERATIONS = (
         "AIPerf or llm-d, our own rows in CSV or JSON, or the output of nccl-tests, told from the content, and keeps "
         "every test in it as a measurement: all or none. Conditions that the report leaves out are asked for by name; "
         "tests that contradict themselves, what is said beside them or their likes are kept in quarantine and correct "
-        "nothing. The same test posted twice is kept once. Send the text as JSON, or raw as text/plain.",
+        "nothing. Accepted load tests correct the times of plans, accepted link tests the collectives in them. The "
+        "same test posted twice is kept once. Send the text as JSON, or raw as text/plain.",
         tag="calibrations",
         handler=post_benchmark,
         answer=ReportTaken,

@@ -13,7 +13,8 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal
 from service.catalogue.importers.gpu_match import Match, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import USD, Price, PriceKind
+from service.catalogue.records.price import Price, PriceKind
+from service.sizing.cost.exchange import USD
 
 REQUIRED = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
 

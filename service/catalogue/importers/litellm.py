@@ -13,7 +13,8 @@ from typing import IO, Any, cast
 
 from service.catalogue.importers.outcome import Quarantined, Skipped, WrongFormat
 from service.catalogue.importers.rows import BadValue, day
-from service.catalogue.records.price import USD, HostedPrice, check_hosted_price, money
+from service.catalogue.records.price import HostedPrice, check_hosted_price, money
+from service.sizing.cost.exchange import USD
 
 TEXT_MODES = frozenset({"chat", "completion", "responses"})
 

@@ -16,7 +16,8 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal, share
 from service.catalogue.importers.gpu_match import Match, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import USD, HostedPrice, Price, PriceKind, check_hosted_price
+from service.catalogue.records.price import HostedPrice, Price, PriceKind, check_hosted_price
+from service.sizing.cost.exchange import USD
 
 REQUIRED = ("provider", "gpu_slug", "gpu_count", "kind")
 HOSTED_REQUIRED = ("provider", "api_model_id", "input_usd_per_mtok", "output_usd_per_mtok")

@@ -14,7 +14,8 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal, share
 from service.catalogue.importers.gpu_match import Match, Readings, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import USD, Price, PriceKind
+from service.catalogue.records.price import Price, PriceKind
+from service.sizing.cost.exchange import USD
 
 REQUIRED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 

@@ -12,9 +12,9 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 from statistics import median
 
+from service.sizing.cost.exchange import USD
 from service.sizing.hardware import Link
 
-USD = "USD"
 MICRO = Decimal("0.000001")
 """Amounts are kept to a millionth: the finest step any list publishes, and coarser than float noise."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from decimal import Decimal
 
+from service.sizing.cost.exchange import ExchangeRate, exchanged
 from service.sizing.cost.money import (
     MILLION,
     MOST_COPIES,
@@ -23,6 +24,16 @@ class HostedRate:
     input_per_million: Decimal
     output_per_million: Decimal
     cached_input_per_million: Decimal | None = None
+
+
+def exchanged_rate(listed: HostedRate, currency: str, rate: ExchangeRate | None) -> HostedRate:
+    """A hosted model's prices in `currency` in the currency of an answer; raises as `exchanged`."""
+    cached = listed.cached_input_per_million
+    return HostedRate(
+        exchanged(listed.input_per_million, currency, rate),
+        exchanged(listed.output_per_million, currency, rate),
+        None if cached is None else exchanged(cached, currency, rate),
+    )
 
 
 def hosted_per_request(

@@ -1,7 +1,5 @@
 """Money is `Decimal`; rates and counts may be any number. An hour becomes a month and a year."""
 
-from dataclasses import dataclass
-from datetime import date
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 
 from service.sizing.errors import SizingError
@@ -114,44 +112,3 @@ def per_year(per_hour: Decimal) -> Decimal:
 def cents(value: Decimal) -> Decimal:
     """A sum rounded to hundredths, half to even: for showing, never for further arithmetic."""
     return value.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeRate:
-    """What one unit of `base` was worth in `quote` on a day.
-
-    Attributes
-    ----------
-    base, quote : str
-        Currencies by their three letters.
-    rate : Decimal
-        `quote` for one `base`.
-    on : date
-        The day it was fixed.
-    source : str
-        Who fixed it.
-    """
-
-    base: str
-    quote: str
-    rate: Decimal
-    on: date
-    source: str
-
-
-def convert(value: Decimal, currency: str, rate: ExchangeRate) -> Decimal:
-    """A sum in `currency` in the other currency of `rate`.
-
-    From base: value x rate; from quote: value / rate. At 1 EUR = 1.08 USD, 100 EUR are 108 USD.
-
-    Raises
-    ------
-    InvalidCostInput
-        If the rate is not above zero, or is between other currencies.
-    """
-    above_zero(rate.rate, "rate")
-    if currency == rate.base:
-        return amount(value, "value") * rate.rate
-    if currency == rate.quote:
-        return amount(value, "value") / rate.rate
-    raise InvalidCostInput("currency", f"{currency} is neither {rate.base} nor {rate.quote}")

@@ -1,18 +1,14 @@
-"""A day's traffic, the copies that carry it, and what they cost fixed or scaled by the hour."""
+"""A day's traffic, and the copies that carry it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from service.sizing.cost.money import (
     DAYS_PER_MONTH,
-    HOURS_PER_MONTH,
-    MILLION,
     SECONDS_PER_HOUR,
     InvalidCostInput,
     Number,
     above_zero,
-    amount,
     at_least_zero,
     decimal,
     fraction,
@@ -21,8 +17,6 @@ from service.sizing.cost.money import (
 
 HOURS_PER_DAY = 24
 LONGEST_MONTHS = 1200
-COMMITTED = frozenset({"reserved_1y", "reserved_3y", "owned"})
-"""Kinds of price that are paid whether the machine runs or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +124,10 @@ def requests_per_month(traffic: Traffic) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a deployment, as far as cost is concerned.
+    """One copy of a deployment, as far as traffic is concerned.
 
     Attributes
     ----------
-    cost_per_hour : Decimal
-        Of all its machines.
     output_tokens_per_s : Number
         Throughput at the load it is planned for.
     concurrent_sequences : int or None
@@ -144,7 +136,6 @@ class Replica:
         Time from a request's arrival to its last token; needed with `concurrent_sequences`.
     """
 
-    cost_per_hour: Decimal
     output_tokens_per_s: Number
     concurrent_sequences: int | None = None
     request_seconds: Number | None = None
@@ -175,7 +166,7 @@ def replicas_needed(requests_per_second: Number, replica_carries: Number) -> int
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Copies by hour of the day, and what a month of them costs.
+    """Copies by hour of the day, and what they serve in a month.
 
     Attributes
     ----------
@@ -183,10 +174,6 @@ class Fleet:
         Copies in each hour when scaled by the hour.
     peak, floor : int
         Most and fewest of them.
-    replica_hours_per_month : Decimal
-        Copy-hours when scaled.
-    scaled_per_month, fixed_per_month : Decimal
-        Cost when scaled by the hour, and with the peak number all the time.
     output_tokens_per_month : Decimal
         What is served.
     utilisation : Decimal
@@ -196,19 +183,15 @@ class Fleet:
     replicas: tuple[int, ...]
     peak: int
     floor: int
-    replica_hours_per_month: Decimal
-    scaled_per_month: Decimal
-    fixed_per_month: Decimal
     output_tokens_per_month: Decimal
     utilisation: Decimal
 
 
 def fleet(traffic: Traffic, replica: Replica, *, target_utilisation: Number = 1, floor: int = 1) -> Fleet:
-    """The copies a day of traffic needs, never fewer than `floor`, and their cost for a month.
+    """The copies a day of traffic needs, never fewer than `floor`.
 
-    scaled = copy-hours of a day x 30.4167 x cost; fixed = peak x 730 x cost. A copy at 10 an hour that carries 1
-    request/s, 4 requests/s for 6 hours a day and none else, floor 1: 6 x 4 + 18 x 1 = 42 copy-hours a day, scaled
-    12,775.00 and fixed 4 x 730 x 10 = 29,200.00 a month.
+    Of each hour: ceil(load / what one carries). A copy that carries 1 request/s, 4 requests/s for 6 hours a day and
+    none else, floor 1: 4 copies for 6 hours and 1 for 18.
 
     Parameters
     ----------
@@ -220,66 +203,16 @@ def fleet(traffic: Traffic, replica: Replica, *, target_utilisation: Number = 1,
     carries = replica_requests_per_second(replica, traffic.output_tokens, target_utilisation)
     least = int(at_least_zero(floor, "floor"))
     replicas = tuple(max(least, replicas_needed(load, carries)) for load in traffic.requests_per_second)
-    cost = amount(replica.cost_per_hour, "cost_per_hour")
-    hours = sum(replicas) * DAYS_PER_MONTH
     served = requests_per_month(traffic) * traffic.output_tokens
-    possible = hours * SECONDS_PER_HOUR * above_zero(replica.output_tokens_per_s, "output_tokens_per_s")
+    seconds = sum(replicas) * DAYS_PER_MONTH * SECONDS_PER_HOUR
+    possible = seconds * above_zero(replica.output_tokens_per_s, "output_tokens_per_s")
     return Fleet(
         replicas=replicas,
         peak=max(replicas),
         floor=min(replicas),
-        replica_hours_per_month=hours,
-        scaled_per_month=hours * cost,
-        fixed_per_month=max(replicas) * HOURS_PER_MONTH * cost,
         output_tokens_per_month=served,
         utilisation=served / possible if possible else Decimal(0),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class KindCost:
-    """One kind of price in a comparison.
-
-    Attributes
-    ----------
-    kind : str
-        "on_demand", "spot", "reserved_1y", ..., "owned".
-    per_hour : Decimal
-        One copy.
-    hours_per_month : Decimal
-        Copy-hours that are paid.
-    per_month : Decimal
-        The fleet.
-    per_million_output_tokens : Decimal or None
-        None if nothing is served.
-    """
-
-    kind: str
-    per_hour: Decimal
-    hours_per_month: Decimal
-    per_month: Decimal
-    per_million_output_tokens: Decimal | None
-
-
-def kinds_side_by_side(needed: Fleet, per_hour: Mapping[str, Decimal]) -> tuple[KindCost, ...]:
-    """The same fleet at each kind of price, the cheapest first.
-
-    What is reserved or owned is paid all month for the peak number of copies; everything else by the copy-hour. So a
-    lower rate can cost more: the day above at a reserved 6 an hour is 4 x 730 x 6 = 17,520, on demand at 10 it is
-    12,775.
-
-    Parameters
-    ----------
-    per_hour : mapping of str to Decimal
-        Kind -> cost of one copy per hour.
-    """
-    rows: list[KindCost] = []
-    for kind, price in per_hour.items():
-        hours = needed.peak * HOURS_PER_MONTH if kind in COMMITTED else needed.replica_hours_per_month
-        month = amount(price, kind) * hours
-        served = needed.output_tokens_per_month
-        rows.append(KindCost(kind, price, hours, month, month / served * MILLION if served else None))
-    return tuple(sorted(rows, key=lambda row: row.per_month))
 
 
 def _hours(hours_per_day: int) -> int:

@@ -147,7 +147,14 @@ class Confidence:
 
 @lru_cache(maxsize=4096)
 def confidence(
-    model: ModelShape, layout: Layout, gpu: Gpu, link: Link, gpus_per_node: int, beyond_measured: bool, tier: Tier
+    model: ModelShape,
+    layout: Layout,
+    gpu: Gpu,
+    link: Link,
+    gpus_per_node: int,
+    beyond_measured: bool,
+    tier: Tier,
+    all_reduce_measured: bool = False,
 ) -> Confidence:
     """The bands of a case.
 
@@ -157,8 +164,10 @@ def confidence(
         Whether the load or the requests are larger than any measured.
     tier : Tier
         What measured points there are of the configuration.
+    all_reduce_measured : bool
+        Whether a link test tells of its all-reduces.
     """
-    missing = tuple(_not_validated(model, layout, link, gpus_per_node, beyond_measured))
+    missing = tuple(_not_validated(model, layout, link, gpus_per_node, beyond_measured, all_reduce_measured))
     notes = missing
     if tier is not Tier.NONE:
         error, kind = CALIBRATED[tier], tier.value
@@ -191,7 +200,12 @@ def _source(error: str, kind: str, part_not_validated: bool) -> str:
 
 
 def _not_validated(
-    model: ModelShape, layout: Layout, link: Link, gpus_per_node: int, beyond_measured: bool
+    model: ModelShape,
+    layout: Layout,
+    link: Link,
+    gpus_per_node: int,
+    beyond_measured: bool,
+    all_reduce_measured: bool,
 ) -> Iterator[str]:
     """Parts of the formula that no measured run stands behind."""
     tensor = layout.tensor_parallel_size
@@ -205,10 +219,13 @@ def _not_validated(
     if layout.decode_context_parallel_size > 1:
         yield "not validated: no serving run with decode context parallelism was measured"
     if link is Link.PCIE and tensor > 2:
-        yield (
-            "not validated: tensor parallel over PCIe assumes that the cards reach each other; a host without peer "
-            f"access between its sockets took up to {WORST_PCIE:.0f} times longer for each exchange"
-        )
+        if all_reduce_measured:
+            yield "not validated: no serving run with tensor parallel over more than two PCIe cards was measured"
+        else:
+            yield (
+                "not validated: tensor parallel over PCIe assumes that the cards reach each other; a host without peer "
+                f"access between its sockets took up to {WORST_PCIE:.0f} times longer for each exchange"
+            )
     if beyond_measured:
         yield (
             f"not validated: no serving run above {MOST_MEASURED_CONCURRENCY} requests at once or "

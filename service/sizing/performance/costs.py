@@ -14,7 +14,7 @@ from service.sizing.hardware import Gpu, Link
 from service.sizing.layouts import Layout
 from service.sizing.model.schemes import Compute
 from service.sizing.model.shape import ModelShape
-from service.sizing.performance.collectives import Collective, all_reduce
+from service.sizing.performance.collectives import USUAL_LINKS, Collective, Links, all_reduce
 from service.sizing.performance.parameters import Engine, Parameters
 from service.sizing.performance.work import AttentionWork, Blocks, Format, StageWork, stage_work
 
@@ -187,6 +187,7 @@ def stage_costs(
     engine: Engine,
     bandwidth_fraction: float | None,
     parameters: Parameters,
+    links: Links = USUAL_LINKS,
 ) -> tuple[StageCost, ...]:
     """The cost of every pipeline stage; those with the same work share one.
 
@@ -199,8 +200,8 @@ def stage_costs(
     rates = Rates(gpu, major, parameters, bandwidth_fraction)
     tensor, copies = layout.tensor_parallel_size, layout.data_parallel_size
     start = parameters.collective_start
-    all_reduce_ = all_reduce(tensor, gpu, link, gpus_per_node, start_factor=start)
-    exchange = all_reduce(tensor * copies, gpu, link, gpus_per_node, start_factor=start)
+    all_reduce_ = all_reduce(tensor, gpu, link, gpus_per_node, start_factor=start).scaled(links.all_reduce)
+    exchange = all_reduce(tensor * copies, gpu, link, gpus_per_node, start_factor=start).scaled(links.exchange)
     works = stage_work(model, layout, kv_cache_dtype, major in ROUTER_KERNEL_MAJORS)
     alike = {
         work: _stage_cost(model, work, rates, engine, copies, all_reduce_, exchange) for work in dict.fromkeys(works)
@@ -249,10 +250,10 @@ def _stage_cost(
             for each in work.attention
         ),
         state_s=rates.read_s(work.state_bytes + work.sequence_bytes, values.cache_read),
-        sequence_s=values.sequence_s,
+        sequence_s=engine.sequence_s,
         pass_s=rates.read_s(passes * residual, values.activation_read),
         fixed_s=fixed,
-        prompt_fixed_s=fixed * values.prompt_step,
+        prompt_fixed_s=fixed * engine.prompt_step,
         all_reduces=work.all_reduces,
         all_reduce=all_reduce_,
         exchanges=work.exchanges,

@@ -22,6 +22,8 @@ class ServingPoint:
         Of the weights, as reported; empty: not reported.
     point : MeasuredPoint
         The load, and what it took.
+    is_shipped : bool
+        Whether it came with the package: no link test here is of its machine.
     """
 
     id: str
@@ -30,3 +32,4 @@ class ServingPoint:
     layout: Layout
     precision: str
     point: MeasuredPoint
+    is_shipped: bool = False

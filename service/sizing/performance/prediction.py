@@ -15,8 +15,9 @@ from service.sizing.performance.bands import (
     confidence,
 )
 from service.sizing.performance.calibration import UNCORRECTED, Compared, Correction, MeasuredPoint, Tier
-from service.sizing.performance.collectives import handoff
+from service.sizing.performance.collectives import AS_USUAL, USUAL_LINKS, Collective, Links, handoff
 from service.sizing.performance.costs import StageCost, stage_costs
+from service.sizing.performance.link_tests import starts_node
 from service.sizing.performance.parameters import FITTED, VLLM, Engine, Parameters
 from service.sizing.performance.serving import Copy, Pace, State
 from service.sizing.quantities import Basis, Figure
@@ -38,6 +39,8 @@ class Replica:
         Tokens of a step: longer prompts are cut.
     memory_bandwidth_fraction : float or None
         Share of the rated bandwidth, in place of the fitted ones.
+    links : Links
+        How its links differ from the usual ones.
     """
 
     model: ModelShape
@@ -52,6 +55,7 @@ class Replica:
     memory_bandwidth_fraction: float | None = None
     engine: Engine = VLLM
     parameters: Parameters = FITTED
+    links: Links = USUAL_LINKS
 
 
 @lru_cache(maxsize=1024)
@@ -74,13 +78,14 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         replica.engine,
         replica.memory_bandwidth_fraction,
         replica.parameters,
+        replica.links,
     )
     chunks = max(1, ceil(prompt_tokens / replica.max_num_batched_tokens))
     tensor = layout.tensor_parallel_size
     return Copy(
         paces=_paces(stages, prompt_tokens, output_tokens, chunks),
         handoffs=tuple(
-            handoff(replica.link, between_nodes=stage * tensor >= node and stage * tensor % node == 0)
+            _handoff(replica, between_nodes=starts_node(stage, tensor, node))
             for stage in range(1, layout.pipeline_parallel_size)
         ),
         handoff_bytes=replica.model.handoff_tensors * replica.model.hidden_size * replica.model.element_bytes,
@@ -92,6 +97,13 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
     )
+
+
+def _handoff(replica: Replica, *, between_nodes: bool) -> Collective:
+    """Passing a tensor to the next stage over the links at hand."""
+    links = replica.links
+    scale = links.handoff_between_nodes if between_nodes else links.handoff
+    return handoff(replica.link, between_nodes=between_nodes).scaled(scale)
 
 
 def _paces(stages: tuple[StageCost, ...], prompt_tokens: int, output_tokens: int, chunks: int) -> tuple[Pace, ...]:
@@ -259,6 +271,7 @@ def predicted(replica: Replica, load: Load, copy: Copy, found: State | None) -> 
         replica.gpus_per_node,
         state.concurrency > MOST_MEASURED_CONCURRENCY or longest > MOST_MEASURED_CONTEXT,
         correction.tier,
+        replica.links.all_reduce != AS_USUAL,
     )
     parts = _uncorrected_breakdown(copy, state)
     waits = found is None or state.concurrency > copy.limit

@@ -102,8 +102,11 @@ class Pace:
         """Seconds of attention of one decoded sequence."""
         return hypot(self.attention_read_s, self.attention_multiply_s)
 
-    def seconds(self, sequences: float, chunks: float = 0.0) -> float:
-        """Seconds of a step that decodes `sequences` and takes in `chunks` of prompts."""
+    def seconds(self, sequences: float, chunks: float = 0.0, carriers: float = 1.0) -> float:
+        """Seconds of a step that decodes `sequences` and takes in `chunks` of prompts.
+
+        `carriers` is the share of the copies that route together which take such chunks in; the experts see all.
+        """
         cost = self.cost
         tokens = sequences + chunks * self.chunk_tokens
         total = (
@@ -113,8 +116,9 @@ class Pace:
             + tokens * self.token_s
             + self.step_s
         )
+        routed = sequences + chunks * carriers * self.chunk_tokens
         for experts in cost.experts:
-            total += experts.seconds(tokens)
+            total += experts.seconds(routed)
         return total + self.chunk_step_s + chunks * self.chunk_s if chunks else total
 
 
@@ -161,6 +165,11 @@ class Copy:
         object.__setattr__(self, "alone_s", self.chunks * max(pace.seconds(0.0, 1.0) for pace in self.paces))
 
     @property
+    def in_lockstep(self) -> int:
+        """Copies that share experts, and so take every step together."""
+        return max(pace.cost.copies if pace.cost.exchanges else 1 for pace in self.paces)
+
+    @property
     def fixed_s(self) -> float:
         """Seconds of a token that no load changes."""
         return sum(pace.step_s for pace in self.paces)
@@ -187,7 +196,8 @@ class Copy:
 
         As many prompts begin as answers end, one in `output` steps for each sequence; those of the others make a step
         longer, chunk by chunk; several share it up to the engine's token budget. What does not fit waits before its
-        first token. That comes after the request reached the scheduler, its own chunks, and a share of the prompts of
+        first token. Copies that share experts take their steps together, so that each waits for the chunks of all. The
+        first token comes after the request reached the scheduler, its own chunks, and a share of the prompts of
         others. The correction is of the last two.
         """
         together = min(float(len(self.paces)), sequences)
@@ -196,6 +206,10 @@ class Copy:
         prompt_step, slowest = self._through(together, each, 1.0)
         chunks = (sequences - 1) * self.chunks / (self.output_tokens * together)
         tpot, late = step + min(1.0, chunks) * (prompt_step - step), 0.0
+        if 0 < chunks < 1 and self.in_lockstep > 1:
+            waits = 1 - (1 - chunks) ** self.in_lockstep
+            waited, _ = self._through(together, each, 1.0, chunks / waits)
+            tpot = step + waits * (waited - step)
         if chunks > 1:
             wanted, _ = self._through(together, each, chunks)
             tpot, _ = self._through(together, each, min(chunks, self.most_chunks))
@@ -214,16 +228,18 @@ class Copy:
         """What others' prompts keep a prompt waiting where clients send in bunches, before a correction."""
         return self.engine.bunching * max(0.0, requests - 1) * self.alone_s
 
-    def _through(self, together: float, sequences: float, chunks: float = 0.0) -> tuple[float, float]:
+    def _through(
+        self, together: float, sequences: float, chunks: float = 0.0, carriers: float = 1.0
+    ) -> tuple[float, float]:
         """Seconds from one token of a sequence to its next, and of the slowest stage.
 
         `together` batches of `sequences` are on their way at once: a token passes every stage, or waits until the
         slowest has served the others.
         """
         if len(self.paces) == 1:
-            seconds = self.paces[0].seconds(sequences, chunks)
+            seconds = self.paces[0].seconds(sequences, chunks, carriers)
             return seconds, seconds
-        steps = [pace.seconds(sequences, chunks) for pace in self.paces]
+        steps = [pace.seconds(sequences, chunks, carriers) for pace in self.paces]
         slowest = max(steps)
         bytes_ = (sequences + chunks * self.prompt_tokens / self.chunks) * self.handoff_bytes
         handed = sum(handoff.seconds(bytes_) for handoff in self.handoffs)
