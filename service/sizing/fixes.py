@@ -6,13 +6,13 @@ from itertools import islice
 from math import ceil
 
 from service.sizing.answer import Rejection
-from service.sizing.changes import applied, with_context
+from service.sizing.changes import applied, usual_split, with_context
 from service.sizing.engine.refusal import Changes, Fix
 from service.sizing.judge import Feasible, rejection, shorter_conversations
 from service.sizing.layouts import Layout
 from service.sizing.promises import CODES, Missed, carried_by_copy, refusal_of, side_by_side
 from service.sizing.quantities import ceil_div, round_up
-from service.sizing.question import MOST_GPUS, Machine, Question
+from service.sizing.question import MOST_GPUS, Machine, Question, Workload
 from service.sizing.remedies import (
     other_sizes,
     remedy,
@@ -66,18 +66,28 @@ def with_fix(searched: Searched, counted: Counted) -> Rejection:
     refused = counted.refused
     assert refused is not None
     ways = list(islice(_ways(searched, counted, MOST_STEPS), MOST_NAMED))
-    words = list(dict.fromkeys(_said(way) for way in ways))
+    words = list(dict.fromkeys(_said(searched.asked.workload, way) for way in ways))
     if not words:
         words = [fix.words for fix in refused.refusal.fixes if not fix.changes]
     if not words and (way := _together(searched, counted)):
-        words = [_said(way)]
+        words = [_said(searched.asked.workload, way)]
     return rejection(counted.machine.gpu, refused, ", or ".join(words) or _nothing(searched, counted))
 
 
-def _said(way: Way) -> str:
+def _said(asked: Workload, way: Way) -> str:
     """Changes that belong together, for a sentence."""
-    *before, last = (step.words for step in way)
+    *before, last = (_worded(asked, step) for step in way)
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def _worded(asked: Workload, step: Step) -> str:
+    """A change; of a shorter conversation also its prompt and answer, unless they were left to us before."""
+    tokens = dict(step.changes).get("workload.context_tokens")
+    if not isinstance(tokens, int) or (asked.prompt_tokens, asked.output_tokens) == usual_split(asked.context_tokens):
+        return step.words
+    shorter = with_context(asked, tokens)
+    split = f" (prompt_tokens {shorter.prompt_tokens}, output_tokens {shorter.output_tokens})"
+    return step.words.replace(f"{tokens} tokens", f"{tokens} tokens{split}", 1)
 
 
 def _nothing(searched: Searched, counted: Counted) -> str:
@@ -304,7 +314,8 @@ def _last_resort(searched: Searched, machine: Machine) -> LastResort | None:
         for fix in (None, *advised):
             kept = fix.changes if fix else ()
             levels = searched.lesser(kept)
-            if levels[-1].smallest_serving(each, 0, counts) is None:
+            # The least of the release that was asked for, and of the newest.
+            if not any(level.smallest_serving(each, 0, counts) for level in levels[-2:]):
                 continue
             lesser, found = next(
                 (level, found) for level in levels if (found := level.smallest_serving(each, 0, counts))

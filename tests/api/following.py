@@ -59,10 +59,13 @@ def _changed(body: Body, step: str) -> list[Body]:
     elif found := re.fullmatch(r"leave (.+) out", step):
         for field in found[1].split(", "):
             _set(body, field, None)
-    elif found := re.fullmatch(r"ask for at most (\d+) tokens(?: and (\d+) conversations?(?: or fewer)?)?", step):
+    elif found := re.fullmatch(
+        r"ask for at most (\d+) tokens(?: \((.*)\))?(?: and (\d+) conversations?(?: or fewer)?)?", step
+    ):
         workload["context_tokens"] = int(found[1])
-        if found[2]:
-            workload["concurrent_sequences"] = int(found[2])
+        workload |= {name: int(number) for name, number in re.findall(r"(\w+) (\d+)", found[2] or "")}
+        if found[3]:
+            workload["concurrent_sequences"] = int(found[3])
     elif found := re.fullmatch(r"ask for (?:at most )?(\d+) (?:conversations?|concurrent sequences)( or fewer)?", step):
         workload["concurrent_sequences"] = int(found[1])
     elif found := re.fullmatch(r"plan for at most (\d+) people", step):

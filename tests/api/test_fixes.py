@@ -38,6 +38,9 @@ REFUSED = {
         engine={"gpu_memory_utilization": 0.05, "max_model_len": 4096},
     ),
     "longer than the model, on cards too few": question(LLAMA, "l40s", tokens=1_000_000, hardware={"gpu_counts": [1]}),
+    "longer than the model, with a prompt and an answer": question(
+        LLAMA, "h100-sxm", tokens=1_000_000, load={"prompt_tokens": 900_000, "output_tokens": 2000}
+    ),
     "a length beyond the model, on cards too few": question(QWEN, "h100-sxm", engine={"max_model_len": 400_000}),
     "a cache type without kernels, on cards too few": question(LLAMA, "h100-sxm", kv_cache_dtype="nvfp4"),
     "a cache type and a block size without kernels": question(
@@ -99,6 +102,13 @@ REFUSED = {
         engine={"max_num_batched_tokens": 10_000_000, "gpu_memory_utilization": 0.999},
         assumptions={"working_space_gib": 20},
         layout={"tensor_parallel_size": 3, "pipeline_parallel_size": 4},
+    ),
+    "a release that serves what the newest does not, and a length": question(
+        "microsoft/Phi-3-vision-128k-instruct",
+        "h100-sxm",
+        tokens=1_000_000,
+        layout={"tensor_parallel_size": 3},
+        engine={"version": "0.20.0"},
     ),
     "a release older than the model's layers": question(HYBRID, "h100-sxm", engine={"version": "0.6.0"}),
     "a machine pasted that is too small": question(
