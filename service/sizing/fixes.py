@@ -7,7 +7,7 @@ from math import ceil
 
 from service.sizing.answer import Rejection
 from service.sizing.changes import applied, usual_split, with_context
-from service.sizing.engine.refusal import Changes, Fix
+from service.sizing.engine.refusal import Changes, Fix, Refusal
 from service.sizing.judge import Feasible, rejection, shorter_conversations
 from service.sizing.layouts import Layout
 from service.sizing.promises import CODES, Missed, carried_by_copy, refusal_of, side_by_side
@@ -68,7 +68,7 @@ def with_fix(searched: Searched, counted: Counted) -> Rejection:
     ways = list(islice(_ways(searched, counted, MOST_STEPS), MOST_NAMED))
     words = list(dict.fromkeys(_said(searched.asked.workload, way) for way in ways))
     if not words:
-        words = [fix.words for fix in refused.refusal.fixes if not fix.changes]
+        words = _elsewhere_advised(searched.question, refused.refusal)
     if not words and (way := _together(searched, counted)):
         words = [_said(searched.asked.workload, way)]
     return rejection(counted.machine.gpu, refused, ", or ".join(words) or _nothing(searched, counted))
@@ -90,13 +90,21 @@ def _worded(asked: Workload, step: Step) -> str:
     return step.words.replace(f"{tokens} tokens", f"{tokens} tokens{split}", 1)
 
 
+def _elsewhere_advised(question: Question, refusal: Refusal) -> list[str]:
+    """Other cards, models, releases or precisions that a rule would have."""
+    words = [fix.words for fix in refusal.fixes if not fix.changes]
+    if words and question.precision != "checkpoint" and refusal.code.startswith("quantization"):
+        words.append("choose another precision")
+    return words
+
+
 def _nothing(searched: Searched, counted: Counted) -> str:
     """What is said where no count, layout or setting of a GPU serves even a short conversation, and why."""
     machine, least = counted.machine, searched.lesser()[-1]
     most = counts_of_last_resort(machine)[-1]
     last = least.at_count(machine, most).refused
     assert last is not None
-    advice = [fix.words for fix in last.refusal.fixes if not fix.changes]
+    advice = _elsewhere_advised(searched.question, last.refusal)
     if not advice:
         advice = [MORE_MEMORY if last.code in MEMORY else ANOTHER]
     gpus = f"{most} GPUs" if most > 1 else "1 GPU"

@@ -140,6 +140,10 @@ def test_every_fix_serves_when_it_is_taken(client: TestClient[Litestar], name: s
     ("body", "reason"),
     [
         (question("openai/gpt-oss-120b", "v100-sxm2-32gb"), "choose a GPU of compute capability 8.0 or newer"),
+        (
+            question(LLAMA, "v100-sxm2-32gb", precision="fp8"),
+            "choose a GPU of compute capability 7.5 or newer, or choose another precision",
+        ),
         (question("zai-org/GLM-5.3-FP8", "a100-sxm4-40gb", tokens=10_000_000), "no setting and no count up to"),
     ],
 )
