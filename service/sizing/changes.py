@@ -41,11 +41,5 @@ def with_context(workload: Workload, tokens: int) -> Workload:
     """The workload of other conversations, whose prompt and answer are as before or, too long for it, as by default."""
     if workload.prompt_tokens + workload.output_tokens <= tokens:
         return replace(workload, context_tokens=tokens)
-    prompt, answer = usual_split(tokens)
-    return replace(workload, context_tokens=tokens, prompt_tokens=prompt, output_tokens=answer)
-
-
-def usual_split(tokens: int) -> tuple[int, int]:
-    """Prompt and answer of a conversation where neither was given: 7/8 and 1/8."""
     answer = max(1, tokens // 8)
-    return max(1, tokens - answer), answer
+    return replace(workload, context_tokens=tokens, prompt_tokens=max(1, tokens - answer), output_tokens=answer)

@@ -6,7 +6,7 @@ from itertools import islice
 from math import ceil
 
 from service.sizing.answer import Rejection
-from service.sizing.changes import applied, usual_split, with_context
+from service.sizing.changes import applied, with_context
 from service.sizing.engine.refusal import Changes, Fix, Refusal
 from service.sizing.judge import Feasible, rejection, shorter_conversations
 from service.sizing.layouts import Layout
@@ -81,9 +81,9 @@ def _said(asked: Workload, way: Way) -> str:
 
 
 def _worded(asked: Workload, step: Step) -> str:
-    """A change; of a shorter conversation also its prompt and answer, unless they were left to us before."""
+    """A change; of a shorter conversation also its prompt and answer, where they were given."""
     tokens = dict(step.changes).get("workload.context_tokens")
-    if not isinstance(tokens, int) or (asked.prompt_tokens, asked.output_tokens) == usual_split(asked.context_tokens):
+    if not isinstance(tokens, int) or not asked.split_given:
         return step.words
     shorter = with_context(asked, tokens)
     split = f" (prompt_tokens {shorter.prompt_tokens}, output_tokens {shorter.output_tokens})"
@@ -328,7 +328,7 @@ def _last_resort(searched: Searched, machine: Machine) -> LastResort | None:
             lesser, found = next(
                 (level, found) for level in levels if (found := level.smallest_serving(each, 0, counts))
             )
-            given_up = _put_back(applied(searched.question, kept), lesser.question, each, found.layout)
+            given_up = _put_back(applied(searched.question, kept), lesser.question, kept, each, found.layout)
             return LastResort(each, found.layout, (*([fix] if fix else []), *given_up))
     return None
 
@@ -342,7 +342,7 @@ def _placed(searched: Searched, counted: Counted, machine: Machine, layout: Layo
     return (Step(f"use {_described(layout)}", layout=layout),)
 
 
-def _put_back(asked: Question, lesser: Question, machine: Machine, layout: Layout) -> list[Fix]:
+def _put_back(asked: Question, lesser: Question, kept: Changes, machine: Machine, layout: Layout) -> list[Fix]:
     """What has to be given up of a question for a layout to serve it that serves a lesser one.
 
     The length is put back as far as it serves, then the load, the promises, the settings.
@@ -380,7 +380,7 @@ def _put_back(asked: Question, lesser: Question, machine: Machine, layout: Layou
         given_up.append(looser or LEAVE_OBJECTIVES_OUT)
         now = applied(now, given_up[-1].changes)
     now = replace(now, engine=replace(asked.engine, version=now.engine.version), assumptions=asked.assumptions)
-    if not serves(now) and (fix := without_several(now, serves)):
+    if not serves(now) and (fix := without_several(now, serves, kept)):
         given_up.append(fix)
         now = applied(now, fix.changes)
     if asked.engine.version != now.engine.version and not serves(

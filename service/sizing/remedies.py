@@ -118,13 +118,13 @@ def _nearer(question: Question, serves: Serves, path: str, found: Feasible) -> F
     return fix if serves(applied(question, fix.changes)) else None
 
 
-def without_several(question: Question, serves: Serves) -> Fix | None:
-    """Settings that have to go together; as few of them as it takes."""
-    paths = settings(question)
-    if not paths or serves(without_settings(question)) is None:
+def without_several(question: Question, serves: Serves, kept: Changes = ()) -> Fix | None:
+    """Settings that have to go together; as few of them as it takes, and none of those `kept`."""
+    stays = {path for path, _ in kept}
+    needed = [path for path in settings(question) if path not in stays]
+    if not needed or serves(applied(question, _none(needed))) is None:
         return None
-    needed = list(paths)
-    for path in reversed(paths):
+    for path in reversed(needed):
         fewer = [each for each in needed if each != path]
         if serves(applied(question, _none(fewer))):
             needed = fewer

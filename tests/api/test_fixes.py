@@ -39,7 +39,7 @@ REFUSED = {
     ),
     "longer than the model, on cards too few": question(LLAMA, "l40s", tokens=1_000_000, hardware={"gpu_counts": [1]}),
     "longer than the model, with a prompt and an answer": question(
-        LLAMA, "h100-sxm", tokens=1_000_000, load={"prompt_tokens": 900_000, "output_tokens": 2000}
+        LLAMA, "h100-sxm", tokens=1_000_000, load={"prompt_tokens": 900_000, "output_tokens": 100_000}
     ),
     "a length beyond the model, on cards too few": question(QWEN, "h100-sxm", engine={"max_model_len": 400_000}),
     "a cache type without kernels, on cards too few": question(LLAMA, "h100-sxm", kv_cache_dtype="nvfp4"),
@@ -119,6 +119,16 @@ REFUSED = {
     ),
     "a checkpoint whose cache the card cannot store": question(
         "nvidia/Qwen3-235B-A22B-NVFP4", "a100-sxm4-80gb", tokens=1_000_000
+    ),
+    "a checkpoint whose cache the card cannot store, and all else": question(
+        "nvidia/DeepSeek-V3.2-NVFP4",
+        "h100-sxm",
+        tokens=262_144,
+        load={"requests_per_second": 30},
+        hardware={"gpus_per_node": 4},
+        layout={"tensor_parallel_size": 4, "pipeline_parallel_size": 3},
+        engine={"version": "0.10.2"},
+        assumptions={"gpu_memory_gib": 20},
     ),
     "more nodes than are looked at first": question(DEEPSEEK, "l4", hardware={"gpu_counts": [1]}),
 }
