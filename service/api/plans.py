@@ -232,7 +232,9 @@ def workload_of(asked: DeploymentRequest) -> Workload:
                 ),
             )
         )
-    return Workload(context, workload.concurrent_sequences, prompt, output, workload.requests_per_second, people)
+    split_given = workload.prompt_tokens is not None or workload.output_tokens is not None
+    rate = workload.requests_per_second
+    return Workload(context, workload.concurrent_sequences, prompt, output, rate, people, split_given)
 
 
 def people_of(workload: WorkloadRequest) -> People | None:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 from service.sizing.answer import Plan, Rejection
 from service.sizing.cost import Flip, flip_price, pareto
+from service.sizing.fixes import with_fix
 from service.sizing.present import present
 from service.sizing.pricing import plain, shown
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.search import reasons_for
-from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
+from service.sizing.searched import Counted, Searched, counts_of, forced
 
 MOST_FLIPS = 10
 
@@ -256,7 +257,7 @@ def _row(question: Question, searched: Searched, tried: Sequence[Counted], gpu_c
         instance=tried[0].machine.instance,
         gpu_count=gpu_count,
         plan=present(serving[0], reasons_for(question, serving, tried)) if serving else None,
-        rejected=tuple(with_fix(searched, each, each.rejection) for each in tried if each.rejection is not None),
+        rejected=tuple(with_fix(searched, each) for each in tried if each.refused is not None),
     )
 
 

@@ -257,7 +257,7 @@ def _neighbour(found: Feasible, measured: Measured) -> str:
 def devices(found: Feasible) -> tuple[int, ...] | None:
     """GPUs of a pasted machine in the order to make visible: each tensor parallel group together; None without one."""
     topology, layout = found.machine.topology, found.layout
-    if topology is None or layout.gpu_count > topology.gpu_count:
+    if topology is None:
         return None
     chosen = list[int]()
     for _ in range(layout.pipeline_parallel_size * layout.data_parallel_size):

@@ -96,7 +96,6 @@ def fit(model: ModelShape, layout: Layout, gpu: Gpu, link: Link, options: Engine
             "dimension_not_divisible",
             f"a dimension of {error.dimension} does not split evenly over {error.ranks} GPUs",
             str(error),
-            "choose a smaller tensor parallel size",
         )
     bands = tuple(
         working_space(

@@ -10,7 +10,7 @@ from service.sizing.engine.defaults import AUTO_FIT, resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import profile_for
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.fit import Fitted, Neighbours, Points, corrected, fit
 from service.sizing.hardware import Gpu, Link
 from service.sizing.kv_cache.planner import (
@@ -107,22 +107,35 @@ WORTH_ASKING = 8
 """Conversations shorter than this part of the longest that fits alone are no advice: better have fewer of them."""
 
 
-def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Rejection:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A layout that does not start, or not hold the workload, and the first reason."""
+
+    layout: Layout
+    refusal: Refusal
+
+    @property
+    def code(self) -> str:
+        """Of the reason."""
+        return self.refusal.code
+
+
+def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refused:
     """Judge one layout; the first reason against it, as the engine would meet it."""
     verdict = _judge(question, machine, layout)
-    return verdict if isinstance(verdict, Feasible) else rejection(machine.gpu, layout, verdict)
+    return verdict if isinstance(verdict, Feasible) else Refused(layout, verdict)
 
 
-def rejection(gpu: Gpu, layout: Layout | None, refusal: Refusal, gpu_count: int | None = None) -> Rejection:
+def rejection(gpu: Gpu, refused: Refused, fix: str) -> Rejection:
     """A refusal as it is answered."""
     return Rejection(
         gpu=gpu.slug,
-        gpu_count=layout.gpu_count if layout else gpu_count,
-        layout=layout_answer(layout) if layout else None,
-        code=refusal.code,
-        message=refusal.message,
-        engine_error=refusal.engine_error,
-        fix=refusal.fix,
+        gpu_count=refused.layout.gpu_count,
+        layout=layout_answer(refused.layout),
+        code=refused.refusal.code,
+        message=refused.refusal.message,
+        engine_error=refused.refusal.engine_error,
+        fix=fix,
     )
 
 
@@ -144,7 +157,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         return Refusal(
             "context_too_long",
             f"conversations of {workload.context_tokens} tokens are longer than the {longest} that can be served",
-            fix=_longer(question, longest),
+            fixes=_longer(question, longest),
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
     copy = cut_by(layout, model.experts)
@@ -162,7 +175,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             "cache_too_small",
             f"one conversation of {context} tokens does not fit in the {gib(room)} GiB left for the cache; "
             f"{settled.safe_length} tokens do",
-            fix=_shorter(cache, settled.safe_blocks, sequences, settled.safe_length),
+            fixes=_shorter(cache, settled.safe_blocks, layout.data_parallel_size, sequences, settled.safe_length),
         )
     kept = cache.conversation_blocks(context)
     conversation_bytes = kept * cache.block_bytes[settled.tight]
@@ -173,7 +186,8 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
             "cache_too_small",
             f"{sequences} conversations of {context} tokens need {gib(sequences * conversation_bytes)} GiB of cache on "
             f"each GPU; {gib(room)} GiB are left, which hold {held}",
-            fix=fewer_conversations(held * layout.data_parallel_size) if held else None,
+            # Fewer than the engine's default need less working space too: how many fit then is not known here.
+            fixes=(fewer_conversations(held * layout.data_parallel_size),) if held and not warnings else (),
         )
     return Feasible(
         question=question,
@@ -187,27 +201,40 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
     )
 
 
-def _longer(question: Question, longest: int) -> str:
+def _longer(question: Question, longest: int) -> tuple[Fix, ...]:
     """What lets a conversation be served that is longer than the model or a given limit allow."""
     context = question.workload.context_tokens
-    raised = f", or use --max-model-len {context}" if context <= question.model.max_context_tokens else ""
-    return f"ask for at most {longest} tokens{raised}"
+    shorter = shorter_conversations(longest)
+    if context > question.model.max_context_tokens:
+        return (shorter,)
+    return shorter, Fix(f"use --max-model-len {context}", (("engine.max_model_len", context),))
 
 
-def fewer_conversations(most: int) -> str:
-    """The advice to ask for at most as many, for a sentence."""
-    return "ask for 1 conversation" if most == 1 else f"ask for {most} conversations or fewer"
+def fewer_conversations(most: int) -> Fix:
+    """To ask for at most as many."""
+    words = "ask for 1 conversation" if most == 1 else f"ask for {most} conversations or fewer"
+    return Fix(words, (("workload.concurrent_sequences", most),))
 
 
-def _shorter(cache: CacheLayout, blocks: int, sequences: int, longest: int) -> str | None:
-    """The longest conversations of which `sequences` fit, up to `longest` tokens."""
+def shorter_conversations(tokens: int) -> Fix:
+    """To ask for conversations of at most as many tokens."""
+    return Fix(f"ask for at most {tokens} tokens", (("workload.context_tokens", tokens),))
+
+
+def _shorter(cache: CacheLayout, blocks: int, copies: int, sequences: int, longest: int) -> tuple[Fix, ...]:
+    """The longest conversations of which `sequences` fit in a copy, up to `longest` tokens."""
     low, high = 0, longest
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if cache.conversation_blocks(middle) * sequences <= blocks else (low, middle - 1)
-    if low * WORTH_ASKING >= longest:
-        return f"ask for at most {low} tokens"
-    return f"ask for at most {longest} tokens and fewer conversations" if longest else None
+    if low * WORTH_ASKING >= longest > 0:
+        return (shorter_conversations(low),)
+    if longest == 0:
+        return ()
+    fewer = fewer_conversations(max(1, blocks // max(1, cache.conversation_blocks(longest))) * copies)
+    shorter = shorter_conversations(longest)
+    words = f"{shorter.words} and {fewer.words.removeprefix('ask for ')}"
+    return (Fix(words, shorter.changes + fewer.changes),)
 
 
 def _longest(question: Question) -> int:

@@ -109,6 +109,19 @@ def narrower(gpu_count: int, *, gpus_per_node: int, gpus_per_domain: int, has_ex
     return tuple(found)
 
 
+@lru_cache(maxsize=4096)
+def paired(gpu_count: int, *, gpus_per_node: int, has_experts: bool) -> tuple[Layout, ...]:
+    """Layouts of `gpu_count` GPUs whose tensors are split over pairs of cards without fast links.
+
+    They are for more than one pair, where single cards and pipelines of them do not serve.
+    """
+    found = list[Layout]()
+    for copy in _copies(gpu_count, gpus_per_node):
+        if copy % 2 == 0 and gpus_per_node % 2 == 0 and gpu_count > 2:
+            found += _with_experts(Layout(2, copy // 2, gpu_count // copy), has_experts=has_experts)
+    return tuple(found)
+
+
 def _copies(gpu_count: int, gpus_per_node: int) -> list[int]:
     """GPUs of a copy: a divisor of the count that is whole nodes, or of which the nodes hold as many as are wanted."""
     nodes = -(-gpu_count // gpus_per_node)

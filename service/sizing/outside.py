@@ -4,7 +4,7 @@ They exist before the engine looks how much is free, so they are not part of its
 does not start. Source: vLLM 0.33 `v1/worker/utils.py: request_memory`.
 """
 
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, use
 from service.sizing.kv_cache.planner import gib
 from service.sizing.layouts import Layout
 from service.sizing.quantities import GIB
@@ -29,7 +29,7 @@ def no_room_outside(total_bytes: int, usable_bytes: int, utilization: float) -> 
         f"Free memory on device cuda:0 ({gib(total_bytes - LEAST_CONTEXT_BYTES)}/{gib(total_bytes)} GiB) on startup is "
         f"less than desired GPU memory utilization ({utilization:g}, {gib(usable_bytes)} GiB). Decrease GPU memory "
         "utilization or reduce GPU memory used by other processes.",
-        f"use --gpu-memory-utilization {int(most * 100) / 100:g} or less" if most >= 0.01 else None,
+        (use("gpu_memory_utilization", int(most * 100) / 100, "less"),) if most >= 0.01 else (),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from service.sizing.demand import Demand, People, active_people, demand_of
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.judge import Feasible
 from service.sizing.load_answers import PeopleAnswer
 from service.sizing.performance.serving import Copy
@@ -19,7 +19,7 @@ def demand_on(found: Feasible, people: People) -> Demand | Refusal:
         return Refusal(
             "no_time_predicted",
             f"the rated speed of {found.machine.gpu.name} is not known, so how long an answer takes is not either",
-            fix="give workload.people.answer_seconds",
+            fixes=(Fix("give workload.people.answer_seconds"),),
         )
     return demand_of(people, lambda concurrency: answer_s(one, concurrency / copies) if one else 0.0)
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil
 
 from service.sizing.corrections import used_for
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.judge import Feasible
 from service.sizing.load_answers import LoadPoint, ObjectivesAnswer, PromiseAnswer
 from service.sizing.peopled import most_people
@@ -58,8 +58,7 @@ def judged(found: Feasible) -> Feasible | Missed | Refusal:
         return found
     one = copy(found)
     if one is None:
-        name = found.machine.gpu.name
-        return Refusal("no_time_predicted", f"the rated speed of {name} is not known, so no time can be promised")
+        return _no_time(found)
     rate, now = found.question.workload.requests_per_second, state(found)
     if now is None:
         assert rate is not None
@@ -87,6 +86,22 @@ def judged(found: Feasible) -> Feasible | Missed | Refusal:
     )
     by = max(value * margin.factor / most for _, _, value, margin, most in over)
     return Missed(found, code, message, by)
+
+
+def _no_time(found: Feasible) -> Refusal:
+    """Nothing can be promised of a card whose speed is not known: what is promised must be left out."""
+    question = found.question
+    asked = {
+        "workload.requests_per_second": question.workload.requests_per_second,
+        "objectives.ttft_ms": question.objectives.ttft_ms,
+        "objectives.tpot_ms": question.objectives.tpot_ms,
+    }
+    given = [name for name, value in asked.items() if value is not None]
+    return Refusal(
+        "no_time_predicted",
+        f"the rated speed of {found.machine.gpu.name} is not known, so no time can be promised",
+        fixes=(Fix(f"leave {', '.join(given)} out", tuple((name, None) for name in given)),),
+    )
 
 
 def margins(found: Feasible) -> tuple[Margin, Margin]:
@@ -148,30 +163,41 @@ def _at(found: Feasible) -> str:
 
 def refusal_of(missed: Missed) -> Refusal:
     """The refusal, with the largest load of the same layout that keeps the promises, and those that this load keeps."""
-    options = [*_smaller_loads(missed.found), *(_looser_promises(missed.found) if missed.code in CODES else ())]
-    return Refusal(missed.code, missed.message, fix=", or ".join(options) or None)
+    looser = _looser_promises(missed.found) if missed.code in CODES else ()
+    return Refusal(missed.code, missed.message, fixes=(*_smaller_loads(missed.found), *looser))
 
 
-def _smaller_loads(found: Feasible) -> Iterator[str]:
+def slower(rate: float) -> Fix:
+    """To send fewer requests."""
+    return Fix(f"send at most {rate:g} requests a second", (("workload.requests_per_second", rate),))
+
+
+def fewer_people(most: int) -> Fix:
+    """To plan for fewer people."""
+    return Fix(f"plan for at most {most} people", (("workload.people", most),))
+
+
+def _smaller_loads(found: Feasible) -> Iterator[Fix]:
     one, workload = copy(found), found.question.workload
     if workload.requests_per_second is not None:
         if one is not None and (rate := carried_a_second(found, one)):
-            yield f"send at most {rate:g} requests a second"
+            yield slower(rate)
         return
     carried = found.capacity if one is None else carried_at_once(found, one)
     if workload.people is None:
         if carried:
-            yield f"ask for at most {carried} concurrent sequences"
+            words = f"ask for at most {carried} concurrent sequences"
+            yield Fix(words, (("workload.concurrent_sequences", carried),))
     elif fewer := most_people(found, workload.people, carried):
-        yield f"plan for at most {fewer} people"
+        yield fewer_people(fewer)
 
 
-def _looser_promises(found: Feasible) -> Iterator[str]:
+def _looser_promises(found: Feasible) -> Iterator[Fix]:
     now, (token, first), promised = state(found), margins(found), found.question.objectives
     if now is None:
         return
     kept = [
-        (name, value)
+        (name, _rounded_up(value))
         for name, value, most in (
             ("tpot_ms", now.tpot_s * 1000 * token.factor, promised.tpot_ms),
             ("ttft_ms", now.ttft_s * 1000 * first.factor, promised.ttft_ms),
@@ -179,11 +205,14 @@ def _looser_promises(found: Feasible) -> Iterator[str]:
         if most is not None and value > most
     ]
     if kept and all(value <= LONGEST_PROMISE_MS for _, value in kept):
-        yield f"promise a {' and a '.join(f'{name} of {_rounded_up(value)}' for name, value in kept)}"
+        words = " and ".join(f"a {name} of {value}" for name, value in kept)
+        yield Fix(f"promise {words}", tuple((f"objectives.{name}", value) for name, value in kept))
 
 
-def _rounded_up(ms: float) -> str:
-    return f"{ceil(ms * 10) / 10:g}" if ms < 1000 else str(ceil(ms))
+def _rounded_up(ms: float) -> float:
+    """Up to a tenth, or, where that is one or it is long, to a whole number."""
+    tenths = ceil(ms * 10)
+    return tenths / 10 if ms < 1000 and tenths % 10 else ceil(tenths / 10)
 
 
 @lru_cache(maxsize=64)

@@ -49,6 +49,8 @@ class Workload:
         Arrival rate, for open-loop questions.
     people : People or None
         Who makes the load, in place of a concurrency.
+    split_given : bool
+        Whether the prompt or the answer was given rather than taken as a share of the context.
     """
 
     context_tokens: int
@@ -57,6 +59,7 @@ class Workload:
     output_tokens: int
     requests_per_second: float | None = None
     people: People | None = None
+    split_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from itertools import pairwise
 from service.sizing.answer import Answer, CurvePoint, Rejection
 from service.sizing.cost import currency_of
 from service.sizing.engine.profile import profile_for
+from service.sizing.fixes import with_fix
 from service.sizing.judge import Feasible, layout_answer
 from service.sizing.present import model_answer, present
 from service.sizing.pricing import hourly, offer_for
 from service.sizing.promises import are_asked
 from service.sizing.quantities import GIB
 from service.sizing.question import Question, RankBy
-from service.sizing.searched import Counted, Searched, counts_of, forced, with_fix
+from service.sizing.searched import Counted, Searched, counts_of, forced
 from service.sizing.times import token_ms, tokens_per_second
 
 MOST_ALTERNATIVES = 10
@@ -48,7 +49,7 @@ class Tried:
     @property
     def rejected(self) -> tuple[Rejection, ...]:
         """Why not, of every GPU type and count that does not serve."""
-        return tuple(with_fix(self.searched, each, each.rejection) for each in self.counted if each.rejection)
+        return tuple(with_fix(self.searched, each) for each in self.counted if each.refused)
 
 
 def tried(question: Question) -> Tried:
@@ -104,7 +105,7 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
     smaller = [
         each
         for each in counted
-        if each.machine is chosen.machine and each.gpu_count < chosen.layout.gpu_count and each.rejection
+        if each.machine is chosen.machine and each.gpu_count < chosen.layout.gpu_count and each.refused
     ]
     if question.rank_by is RankBy.FEWEST_GPUS:
         reasons.append(f"{chosen.layout.gpu_count} is the smallest count that serves")
@@ -116,9 +117,9 @@ def reasons_for(question: Question, best: Sequence[Feasible], counted: Sequence[
         reasons.append("nothing else tried costs less an hour")
     if smaller:
         last = max(smaller, key=lambda each: each.gpu_count)
-        assert last.rejection is not None
+        assert last.refused is not None
         verb = "does" if last.gpu_count == 1 else "do"
-        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.rejection.message}")
+        reasons.append(f"{last.gpu_count} {chosen.machine.gpu.name} {verb} not serve: {last.refused.refusal.message}")
     return tuple(reasons)
 
 

@@ -1,23 +1,24 @@
 """The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
-from service.sizing.answer import Rejection
+from service.sizing.changes import applied, with_context
 from service.sizing.demand import People
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Changes, Fix, Refusal
 from service.sizing.engine.validity import SPLITTING
-from service.sizing.judge import Feasible, judge, rejection
-from service.sizing.layouts import Layout, candidates, counts_to_try, narrower
+from service.sizing.judge import Feasible, Refused, judge
+from service.sizing.layouts import Layout, candidates, counts_to_try, narrower, paired
 from service.sizing.model.summary import is_latent, routed_experts
 from service.sizing.peopled import demand_on, loaded
 from service.sizing.pricing import cost_of, cost_per_hour
-from service.sizing.promises import CODES, Missed, carried_by_copy, judged, refusal_of, side_by_side
-from service.sizing.quantities import ceil_div, round_up
-from service.sizing.question import MOST_GPUS, Machine, Question, RankBy
-from service.sizing.remedies import MORE_MEMORY, remedy
+from service.sizing.promises import Missed, judged, refusal_of
+from service.sizing.quantities import ceil_div
+from service.sizing.question import Machine, Objectives, Question, RankBy
+from service.sizing.remedies import without_settings
 from service.sizing.times import state, token_ms, tokens_per_second
 
 DEFAULT_MOST_GPUS = 16
@@ -25,8 +26,15 @@ DEFAULT_MOST_GPUS = 16
 NODES_SEARCHED_FOR_A_FIX = 4
 """A fix may name more GPUs than were allowed, up to this many whole nodes."""
 
+MOST_GPUS_OF_LAST_RESORT = 128
+"""Or up to this many, where nothing else serves."""
+
+SHORT_TOKENS = 1024
+"""A conversation that any deployment worth having holds."""
+
 FUNDAMENTAL = (
     "no_rules_for_this_gpu",
+    "more_gpus_than_pasted",
     "architecture_not_served",
     "configuration_not_built",
     "max_model_len_exceeds_model",
@@ -39,7 +47,7 @@ FUNDAMENTAL = (
 MEMORY = ("does_not_fit", "context_does_not_fit", "cache_too_small", "sequences_exceed_state_blocks")
 """Reasons that more memory removes: a layout refused for one of these starts but for that."""
 
-Verdict = Feasible | Missed | Rejection
+Verdict = Feasible | Missed | Refused
 Order = Callable[[Feasible], tuple[float, ...]]
 
 
@@ -66,11 +74,31 @@ def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
     """GPU counts to judge, as asked or up to the most allowed."""
     if question.gpu_counts is not None:
         return tuple(dict.fromkeys(question.gpu_counts))
-    return counts_to_try(machine.gpus_per_node, question.max_gpus or DEFAULT_MOST_GPUS)
+    return counts_to_try(machine.gpus_per_node, most_on(machine, question.max_gpus or DEFAULT_MOST_GPUS))
+
+
+def counts_of_a_fix(machine: Machine) -> tuple[int, ...]:
+    """GPU counts that a fix may name."""
+    return counts_to_try(machine.gpus_per_node, most_on(machine, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node))
+
+
+def counts_of_last_resort(machine: Machine) -> tuple[int, ...]:
+    """GPU counts that a fix may name where nothing else serves: many nodes, each time twice as many."""
+    counts = [*counts_of_a_fix(machine)]
+    while counts[-1] % machine.gpus_per_node == 0 and counts[-1] * 2 <= most_on(machine, MOST_GPUS_OF_LAST_RESORT):
+        counts.append(counts[-1] * 2)
+    return tuple(counts)
+
+
+def most_on(machine: Machine, most: int) -> int:
+    """Up to `most` GPUs, of which a pasted machine has only its own: what joins it to others was not pasted."""
+    return most if machine.topology is None else min(most, machine.topology.gpu_count)
 
 
 def verdict_on(question: Question, machine: Machine, layout: Layout) -> Verdict:
     """Whether a layout starts, holds the workload and keeps what is promised."""
+    if layout.gpu_count > (most := most_on(machine, layout.gpu_count)):
+        return Refused(layout, _beyond_paste(layout, most))
     found = judge(question, machine, layout)
     if isinstance(found, Feasible) and question.workload.people is not None:
         found = _with_people(found, question.workload.people)
@@ -79,14 +107,22 @@ def verdict_on(question: Question, machine: Machine, layout: Layout) -> Verdict:
     if not isinstance(found, Feasible):
         return found
     kept = judged(found)
-    return kept if isinstance(kept, Feasible | Missed) else rejection(machine.gpu, layout, kept)
+    return kept if isinstance(kept, Feasible | Missed) else Refused(layout, kept)
+
+
+def _beyond_paste(layout: Layout, most: int) -> Refusal:
+    return Refusal(
+        "more_gpus_than_pasted",
+        f"{layout.gpu_count} GPUs are asked for, and the pasted machine has {most}: a topology describes one machine, "
+        "not what joins it to others",
+    )
 
 
 def _with_people(found: Feasible, people: People) -> Verdict:
     """A layout judged at the busy moments of the people who use it."""
     demand = demand_on(found, people)
     if isinstance(demand, Refusal):
-        return rejection(found.machine.gpu, found.layout, demand)
+        return Refused(found.layout, demand)
     question = loaded(found.question, demand)
     held = judge(question, found.machine, found.layout)
     if isinstance(held, Feasible):
@@ -95,10 +131,10 @@ def _with_people(found: Feasible, people: People) -> Verdict:
         return held
     sequences = ceil_div(demand.peak, found.layout.data_parallel_size)
     short = replace(found, question=question, sequences=sequences, demand=demand)
-    return Missed(short, held.code, held.message, demand.peak / max(1, found.capacity))
+    return Missed(short, held.code, held.refusal.message, demand.peak / max(1, found.capacity))
 
 
-def _with_rate(found: Feasible) -> Feasible | Rejection:
+def _with_rate(found: Feasible) -> Feasible | Refused:
     """A layout judged at the concurrency that its arrivals settle at, where that is more than was asked for."""
     settled, workload = state(found), found.question.workload
     in_flight = 0 if settled is None else ceil(settled.concurrency * found.layout.data_parallel_size)
@@ -145,13 +181,15 @@ class Counted:
                 for layout in layouts
                 if layout.tensor_parallel_size > 1 and not layout.expert_parallel
             ]
+        if domain == 1:
+            yield paired(self.gpu_count, gpus_per_node=machine.gpus_per_node, has_experts=experts)
 
     def _are_cut_badly(self, layouts: Sequence[Layout]) -> bool:
         """Whether one copy over all GPUs cannot be cut as the links would have it: refused, or no size fits."""
         whole = [
             self._verdict(layout) for layout in layouts if layout.data_parallel_size == 1 and not layout.expert_parallel
         ]
-        return all(isinstance(verdict, Rejection) and verdict.code in SPLITTING for verdict in whole)
+        return all(isinstance(verdict, Refused) and verdict.code in SPLITTING for verdict in whole)
 
     @cached_property
     def first(self) -> Feasible | None:
@@ -194,20 +232,29 @@ class Counted:
         return min((each for each in self.verdicts if isinstance(each, Missed)), key=lambda each: each.by, default=None)
 
     @cached_property
-    def rejection(self) -> Rejection | None:
+    def refused(self) -> Refused | None:
         """The most fundamental reason against the count; None where a layout serves."""
         if self.serves:
             return None
-        refused = [verdict for verdict in self.verdicts if isinstance(verdict, Rejection)]
+        refused = [verdict for verdict in self.verdicts if isinstance(verdict, Refused)]
         worst = min(refused, key=_severity, default=None)
         if self.missed is not None and (worst is None or worst.code not in FUNDAMENTAL):
-            return rejection(self.machine.gpu, self.missed.found.layout, refusal_of(self.missed))
+            return Refused(self.missed.found.layout, refusal_of(self.missed))
         return worst
 
 
 def forced(question: Question, machine: Machine, layout: Layout) -> Counted:
     """The one layout that the caller gave."""
     return Counted(question, machine, layout.gpu_count)
+
+
+@dataclass(frozen=True, slots=True)
+class LastResort:
+    """The least that has to be given up of a question for a machine to serve it, and the layout that then does."""
+
+    machine: Machine
+    layout: Layout
+    given_up: tuple[Fix, ...]
 
 
 class Searched:
@@ -218,6 +265,10 @@ class Searched:
         self.question = replace(question, layout=None) if question.layout is not None else question
         self.order = ranking(question.rank_by)
         self.known = dict[tuple[int, int], Counted]()
+        self._changed = dict[Changes, Searched]()
+        self._usual = dict[str, Machine]()
+        self._lesser = dict[Changes, tuple[Searched, ...]]()
+        self.last_resorts = dict[int, LastResort | None]()
 
     def at_count(self, machine: Machine, gpu_count: int) -> Counted:
         """What one count gives."""
@@ -231,22 +282,59 @@ class Searched:
         """Whether the caller gave the layout."""
         return self.asked.layout is not None
 
-    @cached_property
-    def for_one_conversation(self) -> "Searched":
-        """The same question asked of a single conversation."""
-        alone = replace(self.question.workload, concurrent_sequences=1, requests_per_second=None, people=None)
-        return Searched(replace(self.question, workload=alone))
+    def after(self, changes: Changes) -> "Searched":
+        """The question with some of its fields changed."""
+        if changes not in self._changed:
+            self._changed[changes] = Searched(applied(self.asked, changes))
+        return self._changed[changes]
 
-    def changed(self, counted: Counted, question: Question) -> Feasible | None:
-        """What another question gives on the same GPUs; None where it is refused."""
-        return Counted(question, counted.machine, counted.gpu_count).first
+    def like(self, counted: Counted) -> Counted:
+        """The same count, or the layout given, as this question has it."""
+        if self.asked.layout is not None:
+            return forced(self.asked, counted.machine, self.asked.layout)
+        return self.at_count(counted.machine, counted.gpu_count)
 
-    def smallest_serving(self, machine: Machine, above: int) -> Feasible | None:
-        """A layout of the smallest count above `above` that serves; None within a few nodes."""
-        for count in counts_to_try(machine.gpus_per_node, NODES_SEARCHED_FOR_A_FIX * machine.gpus_per_node):
-            if count > above and (found := self.at_count(machine, count).first):
+    def lesser(self, kept: Changes = ()) -> "tuple[Searched, ...]":
+        """The question with ever less asked: no settings but `kept`, no promises, no load, little text, any release."""
+        if kept not in self._lesser:
+            plain = applied(without_settings(self.question), kept)
+            quiet = replace(plain, objectives=Objectives())
+            workload = replace(quiet.workload, concurrent_sequences=1, requests_per_second=None, people=None)
+            alone = replace(quiet, workload=workload)
+            tokens = min(SHORT_TOKENS, workload.context_tokens, self.question.model.max_context_tokens)
+            short = replace(alone, workload=with_context(workload, tokens))
+            newest = replace(short, engine=replace(short.engine, version=None))
+            levels = (plain, quiet, alone, short, newest)
+            self._lesser[kept] = (
+                Searched(plain),
+                *(Searched(after) for before, after in pairwise(levels) if after != before),
+            )
+        return self._lesser[kept]
+
+    def usual(self, machine: Machine) -> Machine:
+        """The usual node of a machine's card."""
+        gpu = machine.gpu
+        return self._usual.setdefault(gpu.slug, Machine(gpu, gpu.link, gpu.gpus_per_node, gpu.gpus_per_domain))
+
+    def largest_serving(self, machine: Machine, below: int) -> Feasible | None:
+        """A layout of the largest count below `below` that serves."""
+        for count in reversed(counts_to_try(machine.gpus_per_node, most_on(machine, below - 1))):
+            if found := self.at_count(machine, count).first:
                 return found
         return None
+
+    def smallest_serving(self, machine: Machine, above: int, counts: Sequence[int] = ()) -> Feasible | None:
+        """A layout of the smallest count above `above` that serves; None within a few nodes, or in `counts` if given.
+
+        Whole nodes are looked at one after the other only where the most of them serve.
+        """
+        counts = [count for count in counts or counts_of_a_fix(machine) if count > above]
+        within = [count for count in counts if count <= machine.gpus_per_node]
+        beyond = counts[len(within) :]
+        found = next((found for count in within if (found := self.at_count(machine, count).first)), None)
+        if found or not beyond or not any(self.at_count(machine, count).serves for count in reversed(beyond[-2:])):
+            return found
+        return next(found for count in beyond if (found := self.at_count(machine, count).first))
 
     def shared_key(self, counted: Counted) -> tuple[float, ...]:
         """The part of the sort key that all layouts of a count have in common."""
@@ -265,101 +353,15 @@ class Searched:
         return [each for each in serving if self.shared_key(each) <= last]
 
 
-def _severity(rejection: Rejection) -> tuple[int, ...]:
+def _severity(refused: Refused) -> tuple[int, ...]:
     """Sort key: what no layout removes first, then what only memory removes, then what another layout removes.
 
     Of several alike the layout that splits a copy most, without sharing its cache, came closest.
     """
-    layout = rejection.layout
-    shape = (layout.decode_context_parallel_size, layout.data_parallel_size) if layout else (0, 0)
-    if rejection.code in FUNDAMENTAL:
-        return 0, FUNDAMENTAL.index(rejection.code), *shape
-    if rejection.code in MEMORY:
+    shape = refused.layout.decode_context_parallel_size, refused.layout.data_parallel_size
+    if refused.code in FUNDAMENTAL:
+        return 0, FUNDAMENTAL.index(refused.code), *shape
+    if refused.code in MEMORY:
         # The layout that came closest tells most: one that lacks room for the cache holds the weights already.
-        return 1, -MEMORY.index(rejection.code), *shape
+        return 1, -MEMORY.index(refused.code), *shape
     return 2, 0, *shape
-
-
-def with_fix(searched: Searched, counted: Counted, rejection: Rejection) -> Rejection:
-    """A rejection with the nearest fix: for lack of memory or speed a count that serves, and what else would do."""
-    fixes = list[str]()
-    if larger := _larger(searched, counted, rejection):
-        fixes.append(f"use {_described(larger)}")
-    elif rejection.code in CODES and counted.missed and (number := side_by_side(counted.missed.found)):
-        fixes.append(f"run {number} deployments of {counted.gpu_count} GPUs side by side")
-    if own := _own_fix(searched, counted, rejection):
-        fixes.append(own)
-    wants_another = searched.given_layout and (not fixes or _has_several_sizes(searched.asked.layout))
-    if wants_another and (other := searched.smallest_serving(counted.machine, 0)):
-        fixes.append(f"leave the layout out: {_described(other.layout)} would serve")
-    if not fixes and rejection.code in MEMORY:
-        alone = searched.for_one_conversation.smallest_serving(counted.machine, counted.gpu_count)
-        fixes.append(f"use {_described(alone.layout)} for fewer conversations" if alone else MORE_MEMORY)
-    return replace(rejection, fix=", or ".join(fixes) or None)
-
-
-def _has_several_sizes(layout: Layout | None) -> bool:
-    """Whether a layout splits in more than one way: the change of a single size may then not be enough."""
-    if layout is None:
-        return False
-    sizes = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
-    return sum(size > 1 for size in sizes) > 1
-
-
-def _larger(searched: Searched, counted: Counted, rejection: Rejection) -> Layout | None:
-    """A layout of more GPUs that serves, where they would help."""
-    if rejection.code not in MEMORY and rejection.code not in CODES:
-        return None
-    serving = searched.smallest_serving(counted.machine, counted.gpu_count)
-    return serving.layout if serving is not None else _enough_copies(searched, counted)
-
-
-def _own_fix(searched: Searched, counted: Counted, rejection: Rejection) -> str | None:
-    """What the refusing rule advises, or else a change of the caller's settings that serves on the same GPUs."""
-    shortened = searched.asked.engine.max_model_len is not None and rejection.code == "context_does_not_fit"
-    if rejection.fix is not None and not shortened:
-        return rejection.fix
-    if shortened and (found := searched.changed(counted, _without_length(searched.asked))):
-        # What the rule advises may be shorter than the conversations.
-        return f"use --max-model-len {found.settled.safe_length}"
-    if rejection.code in FUNDAMENTAL:
-        return None
-    return remedy(searched.asked, partial(searched.changed, counted), code=rejection.code)
-
-
-def _without_length(question: Question) -> Question:
-    return replace(question, engine=replace(question.engine, max_model_len=None))
-
-
-def _described(layout: Layout) -> str:
-    """A count of GPUs and how they are used, for a sentence."""
-    sizes = ", ".join(
-        f"{name} {size}"
-        for name, size in (
-            ("tensor parallel size", layout.tensor_parallel_size),
-            ("pipeline parallel size", layout.pipeline_parallel_size),
-            ("data parallel size", layout.data_parallel_size),
-        )
-        if size > 1
-    )
-    return f"{layout.gpu_count} GPU{'s' if layout.gpu_count > 1 else ''}" + (f" ({sizes})" if sizes else "")
-
-
-def _enough_copies(searched: Searched, counted: Counted) -> Layout | None:
-    """As many copies of a layout as keep the promises together, in whole nodes; None where one copy cannot keep them.
-
-    Copies of a model with experts are one group, whose speed does not follow from one of them.
-    """
-    if searched.question.model.experts:
-        return None
-    node, found = counted.machine.gpus_per_node, list[Layout]()
-    for verdict in counted.verdicts:
-        if isinstance(verdict, Missed) and (carried := carried_by_copy(verdict.found)):
-            layout, workload = verdict.found.layout, verdict.found.question.workload
-            asked = workload.requests_per_second or workload.concurrent_sequences
-            size = layout.gpu_count // layout.data_parallel_size
-            gpus = ceil(asked / carried) * size
-            gpus = round_up(gpus, node) if gpus > node else gpus
-            if gpus % size == 0 and gpus <= MOST_GPUS:
-                found.append(replace(layout, data_parallel_size=gpus // size))
-    return min(found, key=lambda layout: layout.gpu_count, default=None)

@@ -1,6 +1,7 @@
 """The plan as a whole: budget, capacity, search, ranking, refusals, flags; expectations worked by hand."""
 
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -178,6 +179,25 @@ def test_a_pair_without_a_fast_link_is_offered_both_ways() -> None:
         for each in (recommended(answer), *answer.alternatives)
     }
     assert {(2, 1, 1), (1, 2, 1)} <= sizes
+
+
+@pytest.mark.parametrize("gpu", [H100, L40S])
+@pytest.mark.parametrize("tensor", [1, 2, 8])
+def test_stages_never_make_a_token_of_one_request_faster(gpu: Gpu, tensor: int) -> None:
+    """The reads of the stages add up to those of one, and every handoff adds its latency: 5 us at least on any link."""
+    times = list[float]()
+    for stages in (1, 2, 4, 8, 16):
+        answer = ask(gpu=gpu, model=SMALL, layout=Layout(tensor, stages), memory_gib=None, space_gib=None)
+        figure = recommended(answer).latency.tpot_ms
+        assert figure is not None
+        times.append(figure.value)
+    assert all(after - before >= 0.005 for before, after in pairwise(times))
+
+
+def test_one_request_is_served_soonest_by_a_node_however_many_may_be_taken() -> None:
+    """Of 128 cards, eight that split every layer are enough: neither stages nor copies make its tokens faster."""
+    found = recommended(ask(memory_gib=None, space_gib=None, max_gpus=128, rank_by=RankBy.LATENCY))
+    assert found.layout.tensor_parallel_size == found.gpu_count == 8
 
 
 def test_beyond_a_node_whole_nodes_are_taken() -> None:

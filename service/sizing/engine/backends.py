@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from service.sizing.engine import kv_dtypes
 from service.sizing.engine.device import Device
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, leave_out, use
 from service.sizing.hardware import Vendor
 
 FA4_HEAD_256_BLOCK = 128
@@ -283,7 +283,7 @@ def _construction_fault(kernels: Kernels, query: AttentionQuery, device: Device)
             f"{device.name} has no 8-bit floating point, so an FP8 cache needs kernels beyond vLLM's own",
             f"FP8 KV cache is not supported by the {triton} backend on {device.name} (compute capability "
             f"{major}.{minor}); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype {other}.",
-            f"use --kv-cache-dtype {other}",
+            (use("kv_cache_dtype", other),),
         )
     if triton and query.kv_cache_dtype == "bfloat16" and device.capability < (8, 0):
         return Refusal(
@@ -291,14 +291,14 @@ def _construction_fault(kernels: Kernels, query: AttentionQuery, device: Device)
             f"{device.name} has no bfloat16",
             f"bfloat16 KV cache is not supported on {device.name} (compute capability {major}.{minor}); bfloat16 "
             "requires SM80+. Re-run with --kv-cache-dtype float16.",
-            "use --kv-cache-dtype float16",
+            (use("kv_cache_dtype", "float16"),),
         )
     if kernels.name == "FLASHMLA_SPARSE" and query.context_split and not kv_dtypes.is_quantised(query.kv_cache_dtype):
         return Refusal(
             "context_parallel_unsupported",
             "sparse latent attention splits its cache by tokens only in the FP8 format",
             "DCP for FlashMLA sparse requires an fp8_ds_mla kv-cache; the bf16 sparse path is not supported under DCP.",
-            "use --kv-cache-dtype fp8",
+            (use("kv_cache_dtype", "fp8"),),
         )
     return None
 
@@ -306,9 +306,9 @@ def _construction_fault(kernels: Kernels, query: AttentionQuery, device: Device)
 def _none_found(query: AttentionQuery, device: Device) -> Refusal:
     """No kernel serves the layer."""
     platform = "cuda" if device.vendor is Vendor.NVIDIA else "rocm"
-    fix = "use --kv-cache-dtype auto" if kv_dtypes.is_quantised(query.kv_cache_dtype) else None
-    if query.block_size is not None:
-        fix = "leave --block-size out"
+    fixes = (leave_out("block_size"),) if query.block_size is not None else ()
+    if kv_dtypes.is_quantised(query.kv_cache_dtype):
+        fixes = (*fixes, use("kv_cache_dtype", "auto"), use("kv_cache_dtype", query.dtype))
     return Refusal(
         "no_attention_backend",
         f"no attention kernel on {device.name} stores heads of {query.head_size} as {query.kv_cache_dtype}"
@@ -320,7 +320,7 @@ def _none_found(query: AttentionQuery, device: Device) -> Refusal:
         f"has_sliding_window={query.windowed}, use_non_causal=False, use_batch_invariant=False, "
         f"use_kv_connector=False, use_adaptive_verification=False, use_pcp=False, use_dcp={query.context_split}, "
         "use_rswa=False).",
-        fix,
+        fixes,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import SMALL, BatchTier, EngineProfile, release
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, use
 from service.sizing.hardware import Vendor
 from service.sizing.layouts import Layout
 from service.sizing.model.shape import AttentionCache, ModelShape, StateCache
@@ -195,14 +195,14 @@ def resolve_defaults(
             f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({max_model_len}). This effectively "
             "limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. "
             "Please increase max_num_batched_tokens or decrease max_model_len.",
-            f"use --max-num-batched-tokens {max_model_len}",
+            (use("max_num_batched_tokens", max_model_len, "more"),),
         )
     if tokens < sequences:
         return Refusal(
             "batch_smaller_than_sequences",
             f"a step of {tokens} tokens cannot advance {sequences} sequences",
             f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({sequences}).",
-            f"use --max-num-seqs {tokens} or a larger --max-num-batched-tokens",
+            (use("max_num_seqs", tokens, "less"), use("max_num_batched_tokens", sequences, "more")),
         )
     if options.enable_prefix_caching is not None:
         prefix_caching = options.enable_prefix_caching

@@ -5,7 +5,7 @@ Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_ut
 """
 
 from service.sizing.engine.device import Device
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, use
 from service.sizing.hardware import Vendor
 from service.sizing.model.shape import LatentCache, ModelShape, PackedCache, RingCache
 from service.sizing.quantities import ceil_div, round_up
@@ -159,7 +159,7 @@ def no_latent_nvfp4() -> Refusal:
         "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a different "
         "--kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) for MLA models such "
         "as DeepSeek.",
-        "use --kv-cache-dtype fp8",
+        (use("kv_cache_dtype", "fp8"),),
     )
 
 
@@ -182,7 +182,7 @@ def packed_dtype(asked: str) -> str | Refusal:
         "compressed attention stores its cache in FP8",
         f"DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got {asked}. Please set `--kv-cache-dtype fp8` or "
         "select a backend that supports bfloat16 KV cache.",
-        "use --kv-cache-dtype fp8",
+        (use("kv_cache_dtype", "fp8"),),
     )
 
 
@@ -196,7 +196,7 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             "kv_cache_dtype_unknown",
             f"{asked!r} is not a type the KV cache can be stored in; accepted are {', '.join(KV_CACHE_DTYPES)}",
             f"Invalid kv_cache_dtype: {asked!r}. Valid values are: {list(KV_CACHE_DTYPES)}",
-            "use --kv-cache-dtype auto",
+            (use("kv_cache_dtype", "auto"),),
         )
     if is_packed(model):
         return packed_dtype(asked)
@@ -212,7 +212,7 @@ def resolve_kv_cache_dtype(model: ModelShape, asked: str, device: Device) -> str
             f"the cache cannot be {asked} beside a model in {dtype}",
             f'kv_cache_dtype="{asked}" is incompatible with dtype="{dtype}". '
             f"Please set `--kv-cache-dtype` to `auto` or `{dtype}`.",
-            f"use --kv-cache-dtype {dtype}",
+            (use("kv_cache_dtype", dtype),),
         )
     if asked in NVFP4 and is_latent(model):
         return no_latent_nvfp4()

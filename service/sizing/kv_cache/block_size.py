@@ -8,7 +8,7 @@ from math import lcm
 
 from service.sizing.engine import kv_dtypes
 from service.sizing.engine.backends import Kernels
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, leave_out
 from service.sizing.kv_cache.page_bytes import state_bytes, token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting, first_attended, head_size
 from service.sizing.model.shape import LatentCache, StateKind
@@ -107,6 +107,6 @@ def chosen_block_size(setting: CacheSetting, kernels: list[Kernels]) -> int | Re
             "block_size_unsupported",
             f"blocks of {size} tokens, which cover a recurrent state, do not suit {', '.join(rejecting)}",
             f"Aligned KV cache block size {size} is not supported by attention backend(s): {', '.join(rejecting)}.",
-            "leave --block-size out" if setting.options.block_size else None,
+            (leave_out("block_size"),) if setting.options.block_size else (),
         )
     return size

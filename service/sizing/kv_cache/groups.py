@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from service.sizing.engine.profile import EngineProfile
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, leave_out
 from service.sizing.kv_cache.specs import FULL_FAMILY, LATENT_FAMILY, CacheKind, CacheSpec
 from service.sizing.quantities import ceil_div
 
@@ -154,7 +154,7 @@ def promote(counts: Counts) -> Counts | Refusal:
                 "hybrid_manager_needed",
                 "layers with different windows cannot share one table: leave the hybrid cache manager on",
                 "All attention layers in the same KV cache group must have the same window size.",
-                "leave --disable-hybrid-kv-cache-manager out",
+                (leave_out("disable_hybrid_kv_cache_manager"),),
             )
         size = full_sizes.pop() if len(full_sizes) == 1 else None
         counts = merged((_widened(spec, size), stages) for spec, stages in counts.items())
@@ -164,7 +164,7 @@ def promote(counts: Counts) -> Counts | Refusal:
         "hybrid_manager_needed",
         "layers that keep different things cannot share one table: leave the hybrid cache manager on",
         "Failed to promote local KV cache specs to one unified type.",
-        "leave --disable-hybrid-kv-cache-manager out",
+        (leave_out("disable_hybrid_kv_cache_manager"),),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from service.sizing.engine import backends, kv_dtypes
 from service.sizing.engine.backends import Kernels, choose_kernels
 from service.sizing.engine.kv_dtypes import indexer_cell
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, use
 from service.sizing.kv_cache.block_size import attended_token_bytes, checkpoint_grid, chosen_block_size
 from service.sizing.kv_cache.packed import packed_kernels, packed_spec, pooled_kernels, ring_spec, stride_bytes
 from service.sizing.kv_cache.page_bytes import heads_on_rank, state_bytes, token_bytes
@@ -147,7 +147,7 @@ def cache_kernels(
             "kv_cache_dtype_unsupported",
             "a checkpoint with FP8 scales cannot have its cache in fp8_e5m2",
             "fp8_e5m2 kv-cache is not supported with fp8 checkpoints.",
-            "use --kv-cache-dtype fp8",
+            (use("kv_cache_dtype", "fp8"),),
         )
     return kernels
 

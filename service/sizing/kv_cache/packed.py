@@ -8,7 +8,7 @@ from math import gcd, lcm
 
 from service.sizing.engine import kv_dtypes
 from service.sizing.engine.backends import Kernels
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal, leave_out
 from service.sizing.hardware import Vendor
 from service.sizing.kv_cache.groups import Counts, Group, Grouping, dealt, same_kind
 from service.sizing.kv_cache.page_bytes import token_bytes
@@ -38,14 +38,14 @@ def packed_kernels(setting: CacheSetting, cache: PackedCache) -> Kernels | Refus
             "no_attention_backend",
             f"no kernel of compressed attention runs on {device.name}",
             "Sparse Attention Indexer CUDA op requires DeepGEMM support in the current vLLM environment.",
-            "choose a GPU of compute capability 9.0, 10.x or 12.x",
+            (Fix("choose a GPU of compute capability 9.0, 10.x or 12.x"),),
         )
     if asked is not None and asked % PACKED_BLOCK_SIZE:
         return Refusal(
             "block_size_unsupported",
             f"compressed attention takes blocks of a multiple of {PACKED_BLOCK_SIZE} tokens, not of {asked}",
             f"No common block size for {asked}",
-            "leave --block-size out",
+            (leave_out("block_size"),),
         )
     return Kernels(KERNEL_NAMES[cache.role], (PACKED_BLOCK_SIZE,))
 
@@ -115,7 +115,7 @@ def packed_grouping(counts: Counts, *, hybrid_manager: bool) -> Grouping | Refus
             "hybrid_manager_needed",
             "caches of compressed or pooled attention cannot share one table: leave the hybrid cache manager on",
             "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'" if windowed else None,
-            "leave --disable-hybrid-kv-cache-manager out",
+            (leave_out("disable_hybrid_kv_cache_manager"),),
         )
     return Grouping(packed_groups(counts), block_multiple=lcm(*(spec.stride_bytes for spec in counts)))
 

@@ -14,7 +14,7 @@ from service.sizing.engine.device import Device
 from service.sizing.engine.kv_dtypes import resolve_kv_cache_dtype
 from service.sizing.engine.options import EngineOptions
 from service.sizing.engine.profile import EngineProfile, TokenLine, profile_for
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Refusal, use
 from service.sizing.kv_cache.groups import Group, group_layers
 from service.sizing.kv_cache.layers import layer_specs, stage_counts
 from service.sizing.kv_cache.packed import packed_grouping
@@ -164,7 +164,6 @@ def _cache_layout(model: ModelShape, layout: Layout, device: Device, options: En
             "context_parallel_unsupported",
             "a cache of sliding windows cannot be split by tokens",
             "DCP not support sliding window.",
-            "leave --decode-context-parallel-size out",
         )
     stages = range(layout.pipeline_parallel_size)
     return CacheLayout(
@@ -248,7 +247,6 @@ def _stage_without_cache(cache: CacheLayout) -> Refusal:
         if len(cache.groups) == 1
         else "KV cache layout LBNHC cannot express this model's mixed page sizes ([]); a backend should declare "
         "block-outermost supported layouts (e.g. BLHNC), or set VLLM_KV_CACHE_LAYOUT=BLHNC.",
-        "use fewer pipeline stages",
     )
 
 
@@ -284,7 +282,7 @@ def one_request_refusal(cache: CacheLayout, memory: int, block_bytes: int, token
         f"({gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
         f"({gib(memory)} GiB). {estimate}Try increasing `gpu_memory_utilization` (which also controls CPU memory on "
         f"the CPU backend) or decreasing `max_model_len` when initializing the engine. {GUIDE}",
-        f"use --max-model-len {longest}" if longest else None,
+        (use("max_model_len", longest, "less"),) if longest else (),
     )
 
 
@@ -347,5 +345,5 @@ def sequences_refusal(cache: CacheLayout, num_blocks: int) -> Refusal | None:
         f"max_num_seqs ({sequences}) exceeds available Mamba cache blocks ({num_blocks}). Each decode sequence "
         "requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower max_num_seqs to at most "
         f"{num_blocks} or increase gpu_memory_utilization.",
-        f"use --max-num-seqs {num_blocks}",
+        (use("max_num_seqs", num_blocks, "less"),) if num_blocks > 0 else (),
     )

@@ -211,7 +211,10 @@ def _not_validated(
     tensor = layout.tensor_parallel_size
     group = tensor * (layout.data_parallel_size if model.experts else 1)
     if layout.pipeline_parallel_size > 1:
-        yield "not validated: no serving run with pipeline stages was measured"
+        yield (
+            "not validated: no serving run with pipeline stages was measured; requests are taken to be spread evenly "
+            "over the batches on their way"
+        )
     if group > tensor:
         yield "not validated: hardly any run that exchanges tokens between expert ranks was measured"
     if group > gpus_per_node:

@@ -4,7 +4,7 @@ Source: vLLM 0.33 `config/model.py`, `config/vllm.py: _get_quantization_config`.
 """
 
 from service.sizing.engine.profile import release
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal, use
 from service.sizing.engine.validity.setting import Rule, Setting
 from service.sizing.model.architectures import LAST_SERVED
 
@@ -21,7 +21,7 @@ def rules_known(setting: Setting) -> Refusal | None:
     return Refusal(
         "no_rules_for_this_gpu",
         f"{setting.gpu.name} is in the catalogue, but how vLLM uses it is not restated here, so nothing is promised",
-        fix="choose an NVIDIA GPU, or an AMD Instinct from MI300X on",
+        fixes=(Fix("choose an NVIDIA GPU or an AMD Instinct from MI300X on"),),
     )
 
 
@@ -37,7 +37,7 @@ def architecture_served(setting: Setting) -> Refusal | None:
         "architecture_not_served",
         f"vLLM has not served {setting.model.architecture} since {last}",
         setting.model.architecture_refusal,
-        f"use vLLM {last} or older, or another model",
+        (Fix(f"use vLLM {last}", (("engine.version", last),)), Fix("choose another model")),
     )
 
 
@@ -52,7 +52,7 @@ def context_within_model(setting: Setting) -> Refusal | None:
         f"User-specified max_model_len ({given}) is greater than the derived max_model_len "
         f"({model.context_field}={float(model.max_context_tokens)} or model_max_length=None in model's config.json). "
         "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.",
-        f"use --max-model-len {model.max_context_tokens} or less",
+        (use("max_model_len", model.max_context_tokens, "less"),),
     )
 
 
@@ -67,7 +67,7 @@ def float16_allowed(setting: Setting) -> Refusal | None:
         f"{model.model_type} models are not served in float16, and {setting.gpu.name} has no bfloat16",
         f"The model type {model.model_type!r} does not support float16. Reason: Numerical instability. "
         "Please use bfloat16 or float32 instead.",
-        "choose a GPU of compute capability 8.0 or newer (Ampere or later)",
+        (Fix("choose a GPU of compute capability 8.0 or newer (Ampere or later)"),),
     )
 
 

@@ -8,7 +8,7 @@ from service.sizing.engine.defaults import resolve_defaults
 from service.sizing.engine.device import Device
 from service.sizing.engine.profile import profile_for
 from service.sizing.engine.refusal import Refusal
-from service.sizing.engine.validity.setting import Rule, Setting, divisors_of
+from service.sizing.engine.validity.setting import Rule, Setting
 from service.sizing.model.summary import is_latent
 
 
@@ -21,7 +21,6 @@ def context_ranks_divide_tensor_ranks(setting: Setting) -> Refusal | None:
         "decode_context_not_divisible",
         f"decode context parallel size {context} must divide tensor parallel size {tensor}",
         f"tp_size={tensor} must be divisible by dcp_size={context}.",
-        f"choose a decode context parallel size from {divisors_of(tensor)}",
     )
 
 
@@ -41,7 +40,6 @@ def attention_heads_divide(setting: Setting) -> Refusal | None:
         "attention_heads_not_divisible",
         f"{heads} attention heads do not split evenly over {tensor} GPUs",
         f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor}).",
-        f"choose a tensor parallel size from {divisors_of(heads)}",
     )
 
 
@@ -53,7 +51,6 @@ def experts_exist(setting: Setting) -> Refusal | None:
         "no_experts",
         "expert parallelism is asked for, but the model has no experts",
         "Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
-        "leave expert_parallel false",
     )
 
 
@@ -65,7 +62,6 @@ def pipeline_supported(setting: Setting) -> Refusal | None:
         "pipeline_not_supported",
         f"{setting.model.architecture} cannot be split into pipeline stages",
         "Pipeline parallelism is not supported for this model. Supported models implement the `SupportsPP` interface.",
-        "use tensor parallelism, with pipeline_parallel_size 1",
     )
 
 
@@ -80,7 +76,6 @@ def context_ranks_share_heads(setting: Setting) -> Refusal | None:
             "decode_context_without_attention",
             f"decode context parallelism splits the attention cache, and {model.architecture} keeps none",
             "integer division or modulo by zero",
-            "set decode_context_parallel_size 1",
         )
     if tensor <= model.kv_heads:
         return Refusal(
@@ -89,7 +84,6 @@ def context_ranks_share_heads(setting: Setting) -> Refusal | None:
             f"Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({tensor}) to be greater than "
             f"the model's total number of KV heads ({model.kv_heads}). Increase `--tensor-parallel-size` or set "
             "`--decode-context-parallel-size 1`.",
-            "set decode_context_parallel_size 1",
         )
     most = tensor // model.kv_heads
     if context > most:
@@ -98,7 +92,6 @@ def context_ranks_share_heads(setting: Setting) -> Refusal | None:
             f"at most {most} ranks can share a cache of {model.kv_heads} KV heads over {tensor} tensor ranks",
             f"`--decode-context-parallel-size` ({context}) exceeds the maximum supported value ({most}) for "
             f"`--tensor-parallel-size` ({tensor}) and {model.kv_heads} model KV heads.",
-            f"set decode_context_parallel_size to at most {most}",
         )
     per_head = model.attention_heads // model.kv_heads
     if per_head % context:
@@ -107,7 +100,6 @@ def context_ranks_share_heads(setting: Setting) -> Refusal | None:
             f"{per_head} query heads per KV head do not split evenly over {context} ranks",
             f"The model's number of query heads per KV head ({per_head}) must be divisible by "
             f"`--decode-context-parallel-size` ({context}) for GQA/MQA.",
-            f"choose a decode context parallel size from {divisors_of(per_head)}",
         )
     return None
 

@@ -6,7 +6,7 @@ Source: vLLM 0.33 `layers/quantization/`, `utils/fp8_utils.py: validate_fp8_bloc
 
 from math import gcd
 
-from service.sizing.engine.refusal import Refusal
+from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, in_build_order
 from service.sizing.model.modules import Experts, Linear, Split
 from service.sizing.model.schemes import Compute, Scheme
@@ -68,7 +68,7 @@ def method_built_in(setting: Setting) -> Refusal | None:
         "quantization_not_built_in",
         f"this release does not run the {model.quantization} weights of this checkpoint",
         model.quantization_refusal,
-        "use a checkpoint quantised another way, or a release that has it",
+        (Fix("use a checkpoint quantised another way"), Fix("use a release that has the method")),
     )
 
 
@@ -85,7 +85,7 @@ def card_runs_method(setting: Setting) -> Refusal | None:
         f"{method} needs compute capability {least / 10:.1f}; {setting.gpu.name} has {current / 10:.1f}",
         f"The quantization method {method} is not supported for the current GPU. Minimum capability: {least}. "
         f"Current capability: {current}.",
-        f"choose a GPU of compute capability {least / 10:.1f} or newer",
+        (Fix(f"choose a GPU of compute capability {least / 10:.1f} or newer"),),
     )
 
 
@@ -98,7 +98,7 @@ def card_has_methods_type(setting: Setting) -> Refusal | None:
         "quantization_needs_bfloat16",
         f"{method} computes in bfloat16, which {setting.gpu.name} does not have",
         f"torch.float16 is not supported for quantization method {method}. Supported dtypes: [torch.bfloat16]",
-        "choose a GPU of compute capability 8.0 or newer",
+        (Fix("choose a GPU of compute capability 8.0 or newer"),),
     )
 
 
@@ -115,7 +115,7 @@ def card_runs_scheme(setting: Setting) -> Refusal | None:
                 "quantization_needs_hopper",
                 f"only Hopper has kernels for {module.scheme.name}; {setting.gpu.name} is another generation",
                 f"No compressed-tensors compatible scheme was found for layer_name='{module.name}'",
-                "choose a Hopper GPU (H100, H200)",
+                (Fix("choose a Hopper GPU (H100, H200)"),),
             )
         least = _least_capability(module.scheme, method)
         if capability >= least:
@@ -127,7 +127,7 @@ def card_runs_scheme(setting: Setting) -> Refusal | None:
             f"{current / 10:.1f}",
             f"Quantization scheme is not supported for the current GPU. Min capability: {needed}. Current capability: "
             f"{current}.",
-            f"choose a GPU of compute capability {needed / 10:.1f} or newer",
+            (Fix(f"choose a GPU of compute capability {needed / 10:.1f} or newer"),),
         )
     return None
 
@@ -212,7 +212,6 @@ def _cut(name: str, size: int, block: int, words: str) -> Refusal:
         "quantization_block_cut",
         f"{size} of {name} on a GPU is not a whole number of quantisation blocks of {block}",
         words,
-        "choose a smaller tensor parallel size",
     )
 
 
@@ -285,7 +284,6 @@ def _group_cut(name: str, size: int, group: int, words: str) -> Refusal:
         "quantization_group_cut",
         f"{size} inputs of {name} on a GPU are not a whole number of quantisation groups of {group}",
         words,
-        "choose a smaller tensor parallel size",
     )
 
 

@@ -29,12 +29,6 @@ class Setting:
 Rule = Callable[[Setting], Refusal | None]
 
 
-def divisors_of(number: int, limit: int = 64) -> str:
-    """Sizes that divide a dimension, for a sentence."""
-    sizes = [str(size) for size in range(1, min(number, limit) + 1) if number % size == 0]
-    return ", ".join(sizes)
-
-
 def built_first(model: ModelShape) -> Iterator[Module]:
     """Towers, then the embedding and what else stands before the layers."""
     outside = (*model.first_stage, *model.every_stage)

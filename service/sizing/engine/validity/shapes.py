@@ -7,8 +7,8 @@ classes named below.
 from collections.abc import Iterable
 
 from service.sizing.engine.profile import NEWEST
-from service.sizing.engine.refusal import Refusal
-from service.sizing.engine.validity.setting import Rule, Setting, built_first, divisors_of, in_build_order
+from service.sizing.engine.refusal import Fix, Refusal
+from service.sizing.engine.validity.setting import Rule, Setting, built_first, in_build_order
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
 from service.sizing.model.shape import StateCache, StateKind
@@ -80,7 +80,7 @@ def class_builds(setting: Setting) -> Refusal | None:
         "configuration_not_built",
         f"vLLM fails to build {setting.model.architecture} from this configuration",
         words,
-        "choose another model, or a release that takes this configuration",
+        (Fix("choose another model"), Fix("use a release that takes this configuration")),
     )
 
 
@@ -93,7 +93,6 @@ def experts_at_least_ranks(setting: Setting) -> Refusal | None:
         "more_ranks_than_experts",
         f"{tensor} tensor ranks are more than the model's {model.experts} experts",
         f"Tensor parallel size {tensor} is greater than the number of experts {model.experts}.",
-        f"choose a tensor parallel size of at most {model.experts}",
     )
 
 
@@ -106,7 +105,6 @@ def kv_heads_at_least_ranks(setting: Setting) -> Refusal | None:
         "more_ranks_than_kv_heads",
         f"{model.architecture} crashes on more tensor ranks ({tensor}) than KV heads ({model.kv_heads})",
         "integer modulo by zero",
-        f"choose a tensor parallel size of at most {model.kv_heads}",
     )
 
 
@@ -123,14 +121,12 @@ def state_divides(setting: Setting) -> Refusal | None:
                     "state_heads_not_divisible",
                     f"{heads} state heads do not split evenly over {tensor} GPUs",
                     "Tensor parallel world size must divide num heads.",
-                    f"choose a tensor parallel size from {divisors_of(heads)}",
                 )
             if groups > 1 and groups % tensor:
                 return Refusal(
                     "state_groups_not_divisible",
                     f"{groups} state groups do not split evenly over {tensor} GPUs",
                     "If tensor parallel world size does not divide num_groups, then num_groups must equal 1.",
-                    f"choose a tensor parallel size from {divisors_of(groups)}",
                 )
     return None
 
@@ -147,7 +143,6 @@ def tower_divides(setting: Setting) -> Refusal | None:
                 "dimension_not_divisible",
                 f"{heads} attention heads of the encoder do not split evenly over {tensor} GPUs",
                 str(Indivisible(heads, tensor)),
-                f"choose a tensor parallel size from {divisors_of(heads)}",
             )
         if refusal := _first_indivisible(setting, (module,)):
             return refusal
@@ -176,7 +171,6 @@ def tied_head_divides(setting: Setting) -> Refusal | None:
             "dimension_not_divisible",
             f"the padded vocabulary ({error.dimension}) does not split evenly over {error.ranks} GPUs",
             str(error),
-            f"choose a tensor parallel size that divides {error.dimension}",
         )
     return None
 
@@ -191,7 +185,6 @@ def head_and_embedding_meet(setting: Setting) -> Refusal | None:
         "head_tied_across_stages",
         f"{model.architecture} ties its head to its embedding, and crashes where they are on different pipeline stages",
         f"'PPMissingLayer' object has no attribute '{missing}'",
-        "use tensor parallelism, with pipeline_parallel_size 1",
     )
 
 
@@ -205,9 +198,6 @@ def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal |
                 f"{WHAT.get(module.tensor_class, 'a dimension')} of {module.name} ({error.dimension}) does not split "
                 f"evenly over {error.ranks} GPUs",
                 None if isinstance(module, Experts) else str(error),
-                f"choose a tensor parallel size that divides {error.dimension}"
-                if isinstance(module, Embedding | Experts)
-                else "choose a smaller tensor parallel size",
             )
     return None
 
@@ -225,7 +215,6 @@ def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
                 f"layer {index} reuses the cache of layer {layer.cache_of}, which is on another pipeline stage",
                 f"Specified KV sharing target layer for {prefix}.layers.{index}.self_attn.attn is not valid: target "
                 f"layer {prefix}.layers.{layer.cache_of}.self_attn.attn is not a valid Attention layer in the model.",
-                "use tensor parallelism, with pipeline_parallel_size 1",
             )
     return None
 
