@@ -41,7 +41,7 @@ def test_a_file_is_taken_and_accounted_for(
 @pytest.mark.parametrize(
     ("name", "form", "said"),
     [
-        ("list.csv", "gpuhunt", "--provider is needed"),
+        ("list.csv", "gpuhunt", "--provider: is missing"),
         ("list.csv", "hosted-csv", "is not hosted-csv"),
         ("no", "csv", "cannot read"),
     ],

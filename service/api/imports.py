@@ -17,10 +17,11 @@ from service.api.paging import read_parameters
 from service.api.problems import FieldError, Problem, invalid, malformed
 from service.api.reading import MAX_BODY_BYTES, too_large
 from service.catalogue.importers.formats import (
+    BadSetting,
     HostedFormat,
-    MissingSetting,
     Origin,
     PriceFormat,
+    latest_day,
     read_hosted_prices,
     read_prices,
 )
@@ -116,7 +117,7 @@ async def _imported(
 ) -> Response[bytes]:
     _require_file(request)
     key: ApiKey = request.state.key
-    origin = Origin(query.source or f"given by {key.name}", query.observed_on, provider)
+    origin = Origin(query.source or f"given by {key.name}", query.observed_on, provider, latest_day())
     # Kept until it is whole, so that a slow sender holds no transaction open.
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         size = 0
@@ -153,8 +154,8 @@ def _store(
         with transaction(engine) as connection:
             records = tally.records(outcomes(file, origin))
             stored = store_observations(connection, kind, records, author=author, summary=summary, dry_run=dry_run)
-    except MissingSetting as error:
-        raise invalid((FieldError(error.name, f"is missing: {error}"),)) from None
+    except BadSetting as error:
+        raise invalid((FieldError(error.name, str(error)),)) from None
     except WrongFormat as error:
         raise Problem(400, "wrong_format", "Wrong format", str(error)) from None
     return stored, tally.report()
@@ -209,8 +210,8 @@ OPERATIONS = (
         path="/hosted-prices/imports",
         name="import_hosted_prices",
         summary="Import prices of hosted models",
-        description="Takes a list of prices per million tokens, the file itself being the body: our own CSV, or "
-        "LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise.",
+        description="Takes a list of prices per million tokens, the file itself being the body: our own CSV or JSON, "
+        "or LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise.",
         tag="catalogue",
         handler=import_hosted_prices,
         answer=ImportAnswer,

@@ -1,5 +1,6 @@
 """Lists of machines and prices, and lists taken into the catalogue."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,6 +141,48 @@ def test_public_lists_are_taken(priced: Writing) -> None:
     assert (told["added"], told["skipped"]) == (1, {"documentation": 1})
     (price,) = items(priced.client, "/hosted-prices?provider=acme")
     assert (price["input_per_million"], price["output_per_million"]) == ("0.23", "0.4")
+
+
+def test_nothing_was_seen_on_a_day_that_has_not_come(priced: Writing) -> None:
+    """Such a row is held back, and such a day of the whole list is refused: it would hold as the newest for good."""
+    told = send(priced, "/prices/imports?format=csv", HEADER + GOOD.replace("2026-11-30", "2999-01-01")).json()
+    assert (told["added"], told["quarantined"]) == (0, {"future": 1})
+    path = "/prices/imports?format=skypilot&provider=lambda&observed_on=2999-01-01"
+    refused = send(priced, path, SKYPILOT)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "observed_on")
+
+
+def test_hosted_prices_keep_the_currency_they_are_listed_in(priced: Writing) -> None:
+    """A European list; a row that says EUR and fills a column of USD says two things."""
+    listed = [
+        {"provider": "continental", "api_model_id": "m1", "currency": "EUR", "input_per_mtok": 0.9,
+         "output_per_mtok": 1.2, "observed_on": "2026-11"},
+        {"provider": "continental", "api_model_id": "m2", "currency": "EUR", "input_usd_per_mtok": 0.9,
+         "output_usd_per_mtok": 1.2, "observed_on": "2026-11"},
+    ]  # fmt: skip
+    path = "/hosted-prices/imports?format=json"
+    told = send(priced, path, json.dumps(listed), "application/json").json()
+    assert (told["added"], told["quarantined"]) == (1, {"malformed": 1})
+    (price,) = items(priced.client, "/hosted-prices?provider=continental")
+    assert (price["currency"], price["output_per_million"], price["observed_on"]) == ("EUR", "1.2", "2026-11-01")
+
+
+def test_another_price_for_cached_tokens_is_a_contradiction(priced: Writing) -> None:
+    """As another price for fresh ones is."""
+    header = (
+        "provider,api_model_id,input_usd_per_mtok,output_usd_per_mtok,cached_input_usd_per_mtok,observed_on,source\n"
+    )
+    row = "acme,cached,0.9,1.2,{},2026-11-02,a list\n"
+    send(priced, "/hosted-prices/imports?format=csv", header + row.format(0.5))
+    told = send(priced, "/hosted-prices/imports?format=csv", header + row.format("")).json()
+    assert (told["known"], told["contradicting"]) == (0, 1)
+
+
+def test_a_name_that_no_index_holds_is_held_back(priced: Writing) -> None:
+    """And takes the rest of the list with it no more."""
+    long = GOOD.replace("x.8", "x" * 5000)
+    told = send(priced, "/prices/imports?format=csv&dry_run=true", HEADER + long + GOOD).json()
+    assert (told["taken"], told["quarantined"]) == (1, {"malformed": 1})
 
 
 @pytest.mark.parametrize(

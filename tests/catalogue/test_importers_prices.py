@@ -251,10 +251,12 @@ def test_own_lists_may_name_a_card_as_the_catalogue_does(record: GpuRecord) -> N
     """By slug and by full name it is that card; an alias may stand for more than one, that card among them."""
     for name in (record.slug, record.name):
         verdict = match_gpu(gpu_names.OWN, name, provider="somebody")
-        assert isinstance(verdict, Match) and verdict.gpu == record.slug, name
+        assert isinstance(verdict, Match), name
+        assert verdict.gpu == record.slug
     for alias in record.aliases:
         verdict = match_gpu(gpu_names.OWN, alias, provider="somebody")
-        assert isinstance(verdict, Match) and record.slug in (verdict.gpu, *verdict.ambiguous), alias
+        assert isinstance(verdict, Match), alias
+        assert record.slug in (verdict.gpu, *verdict.ambiguous)
 
 
 class TestGpuhunt:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from hashlib import blake2b
 
 from service.catalogue.importers.gpu_match import Contradiction, Match, NotCatalogued, Unknown
 from service.catalogue.importers.gpu_names import MARKETPLACES
 from service.catalogue.importers.outcome import UNKNOWN_GPU, Quarantined, Skipped
-from service.catalogue.records.price import Price, PriceKind, check_price, usual
+from service.catalogue.records.price import HostedPrice, Price, PriceKind, check_hosted_price, check_price, usual
 
 
 def refusal(row: int, name: str, verdict: NotCatalogued | Unknown | Contradiction) -> Skipped | Quarantined:
@@ -31,6 +32,17 @@ def share(verdict: Match, gpus: Decimal) -> tuple[int, Decimal | None] | None:
     return int(gpus), verdict.fraction
 
 
+LONGEST_NAME_BYTES = 400
+"""Of provider, place, machine, model and source: what an index of the database and an address of a page can hold."""
+
+
+def _too_long(row: int, *names: str) -> Quarantined | None:
+    for name in names:
+        if len(name) > LONGEST_NAME_BYTES or len(name.encode()) > LONGEST_NAME_BYTES:
+            return Quarantined(row, "malformed", f"a name is longer than {LONGEST_NAME_BYTES} bytes: {name[:40]}...")
+    return None
+
+
 class Ledger:
     """Passes the prices of one file on, once each, and holds back what is doubtful.
 
@@ -39,13 +51,17 @@ class Ledger:
     place contradict each other, except where hosts set their own. Memory: about 200 bytes for each price kept.
     """
 
-    def __init__(self, typical: Mapping[str, Decimal]) -> None:
+    def __init__(self, typical: Mapping[str, Decimal], latest: date | None) -> None:
         self._typical = typical
+        self._latest = latest
         self._seen: dict[bytes, Decimal] = {}
 
     def enter(self, row: int, price: Price) -> Price | Skipped | Quarantined:
         """What becomes of one price."""
-        if doubt := check_price(price, usual(price, self._typical)):
+        names = price.provider, price.region, price.zone, price.instance_type, price.gpu_name, price.source
+        if refused := _too_long(row, *names):
+            return refused
+        if doubt := check_price(price, usual(price, self._typical), self._latest):
             return Quarantined(row, doubt.reason, doubt.message, price)
         asked = price.amount_per_hour
         in_region = _digest(price, "")
@@ -62,6 +78,29 @@ class Ledger:
         if before == asked:
             return _repeat(row, price)
         return Quarantined(row, "contradiction", f"{asked} per hour, but {before} for the same offer before", price)
+
+
+class HostedLedger:
+    """Passes the hosted prices of one file on, once each, and holds back what is doubtful."""
+
+    def __init__(self, latest: date | None) -> None:
+        self._latest = latest
+        self._seen: dict[tuple[str, str, date, str], tuple[object, ...]] = {}
+
+    def enter(self, row: int, price: HostedPrice) -> HostedPrice | Skipped | Quarantined:
+        """What becomes of one price."""
+        if refused := _too_long(row, price.provider, price.model, price.family, price.source):
+            return refused
+        if doubt := check_hosted_price(price, self._latest):
+            return Quarantined(row, doubt.reason, f"{price.model}: {doubt.message}", price)
+        asked = price.currency, price.input_per_million, price.output_per_million, price.cached_input_per_million
+        before = self._seen.setdefault((price.provider, price.model, price.observed_on, price.source), asked)
+        if before is asked:
+            return price
+        if before == asked:
+            return Skipped(row, "repeat", f"{price.provider} {price.model} was there before")
+        told = [" ".join(str(part) for part in each if part is not None) for each in (asked, before)]
+        return Quarantined(row, "contradiction", f"{price.model} at {told[0]}, but {told[1]} before", price)
 
 
 def _repeat(row: int, price: Price) -> Skipped:
