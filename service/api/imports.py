@@ -195,8 +195,11 @@ OPERATIONS = (
         summary="Import prices of machines",
         description="Takes a list of prices, the file itself being the body: our own CSV or JSON, a SkyPilot "
         "`vms.csv`, or a gpuhunt catalogue. Good rows are added as one catalogue revision or, on any failure, not at "
-        "all; placeholders, outliers, contradictions and unknown cards are left out and told. The same file again "
-        "adds nothing.",
+        "all; placeholders, outliers, contradictions, days to come and unknown cards are left out and told. The same "
+        "file again adds nothing. Columns (or fields) of our own: `provider`, `gpu_slug` (or the card's name), "
+        "`gpu_count`, `kind` (as in `GET /prices`), and `price_per_instance_hour_usd` or `price_per_gpu_hour_usd` (or, "
+        "with `currency`, the same without `_usd`); where known `region`, `zone`, `instance_type`, `host_included`, "
+        "`observed_on`, `source` and `note`. Without `instance_type` the price is of single GPUs.",
         tag="catalogue",
         handler=import_prices,
         answer=ImportAnswer,
@@ -211,7 +214,11 @@ OPERATIONS = (
         name="import_hosted_prices",
         summary="Import prices of hosted models",
         description="Takes a list of prices per million tokens, the file itself being the body: our own CSV or JSON, "
-        "or LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise.",
+        "or LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise. Columns "
+        "(or fields) of our own: `provider`, `api_model_id`, `input_usd_per_mtok` and `output_usd_per_mtok` (or, with "
+        "`currency`, `input_per_mtok` and `output_per_mtok`); where known `cached_input_usd_per_mtok` (or "
+        "`cached_input_per_mtok`), `model_family`, `context_tokens`, `deprecation_date`, `observed_on`, `source` and "
+        "`note`.",
         tag="catalogue",
         handler=import_hosted_prices,
         answer=ImportAnswer,

@@ -167,6 +167,30 @@ def test_hosted_prices_keep_the_currency_they_are_listed_in(priced: Writing) -> 
     assert (price["currency"], price["output_per_million"], price["observed_on"]) == ("EUR", "1.2", "2026-11-01")
 
 
+def test_prices_that_want_a_rate_are_named(priced: Writing) -> None:
+    """A card listed in EUR alone has no cost until `prices.exchange_rate` says what a EUR is worth; 80 EUR then."""
+    header = HEADER.replace("price_per_instance_hour_usd", "price_per_instance_hour").replace("\n", ",currency\n")
+    row = "continental,,c.8,h100-sxm,8,80,reserved_3y,2026-11-30,a list,EUR\n"
+    assert send(priced, "/prices/imports?format=csv", header + row).json()["added"] == 1
+    question: dict[str, Any] = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm"]},
+        "prices": {"provider": "continental", "kind": "reserved_3y"},
+    }
+    found = priced.client.post("/plan", json=question).json()["recommended"]
+    assert found["cost"] is None
+    assert any("listed in EUR" in line and "prices.exchange_rate" in line for line in found["warnings"])
+    traffic = {"traffic": {"requests_per_second": 1}}
+    told = priced.client.post("/cost", json=question | traffic).json()
+    assert (told["kinds"], any("prices in EUR are left out" in line for line in told["warnings"])) == ([], True)
+    rate = {"base": "EUR", "quote": "USD", "rate": "1.25", "observed_on": "2026-11-02"}
+    question["prices"] |= {"exchange_rate": rate}
+    cost = priced.client.post("/plan", json=question).json()["recommended"]["cost"]
+    assert (cost["currency"], cost["per_hour"]) == ("EUR", "80")
+    assert "left out" not in "".join(priced.client.post("/cost", json=question | traffic).json()["warnings"])
+
+
 def test_another_price_for_cached_tokens_is_a_contradiction(priced: Writing) -> None:
     """As another price for fresh ones is."""
     header = (

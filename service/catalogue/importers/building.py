@@ -7,7 +7,6 @@ from decimal import Decimal
 from hashlib import blake2b
 
 from service.catalogue.importers.gpu_match import Contradiction, Match, NotCatalogued, Unknown
-from service.catalogue.importers.gpu_names import MARKETPLACES
 from service.catalogue.importers.outcome import UNKNOWN_GPU, Quarantined, Skipped
 from service.catalogue.records.price import HostedPrice, Price, PriceKind, check_hosted_price, check_price, usual
 
@@ -115,11 +114,10 @@ def offer_key(price: Price) -> str:
 
 
 def _digest(price: Price, zone: str) -> bytes:
-    own_prices = price.kind is PriceKind.MARKETPLACE or price.provider in MARKETPLACES
     card = price.gpu or "/".join(price.ambiguous)
     offer = (
         f"{price.provider}\0{price.region}\0{zone}\0{price.instance_type}\0{card}\0{price.gpu_count}\0{price.gpu_fraction}\0"
         f"{price.kind}\0{price.currency}\0{price.host_included}\0{price.observed_on}\0{price.source}\0"
-        f"{price.amount_per_hour if own_prices else ''}"
+        f"{price.amount_per_hour if price.is_set_by_host else ''}"
     )
     return blake2b(offer.encode(), digest_size=16).digest()

@@ -382,9 +382,6 @@ PROVIDERS: Mapping[str, str] = {
 }
 """Names of one provider -> ours. A provider not listed keeps its own name in lower case."""
 
-MARKETPLACES = frozenset({"vast-ai", "lium", "akash"})
-"""Providers whose hosts each set their own price: two prices for one offer are two hosts, not a contradiction."""
-
 
 def provider_slug(name: str) -> str:
     """Our name of a provider."""

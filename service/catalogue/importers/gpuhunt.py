@@ -13,7 +13,7 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal
 from service.catalogue.importers.gpu_match import Match, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import Price, PriceKind
+from service.catalogue.records.price import MARKETPLACES, Price, PriceKind
 from service.sizing.cost.exchange import USD
 
 REQUIRED = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
@@ -95,7 +95,7 @@ def read_gpuhunt(
 def _kind(cloud: str, spot: bool) -> PriceKind:
     if spot:
         return PriceKind.SPOT
-    return PriceKind.MARKETPLACE if cloud in gpu_names.MARKETPLACES else PriceKind.ON_DEMAND
+    return PriceKind.MARKETPLACE if cloud in MARKETPLACES else PriceKind.ON_DEMAND
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal, share
 from service.catalogue.importers.gpu_match import Match, Readings, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import Price, PriceKind
+from service.catalogue.records.price import MARKETPLACES, Price, PriceKind
 from service.sizing.cost.exchange import USD
 
 REQUIRED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
@@ -116,7 +116,7 @@ def _outcomes(
 
 
 def _kind(cloud: str, instance_type: str) -> PriceKind:
-    if cloud in gpu_names.MARKETPLACES:
+    if cloud in MARKETPLACES:
         return PriceKind.MARKETPLACE
     if instance_type.endswith("_COMMUNITY"):
         return PriceKind.COMMUNITY

@@ -36,6 +36,10 @@ class PriceKind(StrEnum):
     COMMUNITY = "community"
 
 
+MARKETPLACES = frozenset({"vast-ai", "lium", "akash"})
+"""Providers whose hosts each set their own price: two prices for one offer are two hosts, not a contradiction."""
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceType:
     """A machine a provider rents.
@@ -125,6 +129,11 @@ class Price:
         """Per GPU and hour; a fraction is scaled up to the whole card."""
         gpus = self.gpu_count * (self.gpu_fraction or Decimal(1))
         return money(self.amount_per_hour / gpus)
+
+    @property
+    def is_set_by_host(self) -> bool:
+        """Whether each host sets its own price, so that two of one day are two offers."""
+        return self.kind is PriceKind.MARKETPLACE or self.provider in MARKETPLACES
 
 
 @dataclass(frozen=True, slots=True)
