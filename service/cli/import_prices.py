@@ -3,6 +3,7 @@
 import argparse
 from datetime import date
 from pathlib import Path
+from time import perf_counter
 from typing import IO, Any
 
 from service.settings import Settings, StartupError
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             wrap_file(file, size, description="Reading", console=errors, transient=True) as counted,
         ):
             provision.migrate(provided)
+            started = perf_counter()
             stored, report = _store(provided, counted, arguments)
+            seconds = perf_counter() - started
     except OSError as error:
         raise StartupError(f"cannot read {arguments.file}: {error.strerror}") from None
     except BadSetting as error:
@@ -48,6 +51,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except WrongFormat as error:
         raise StartupError(f"{arguments.file} is not {arguments.format}: {error}") from None
     Console().print(import_table(stored, report, dry_run=arguments.dry_run))
+    print(f"{report.read:,} rows in {seconds:.1f} s, {report.read / seconds:,.0f} a second")
     return 0
 
 

@@ -110,6 +110,7 @@ def test_a_list_is_taken_once_and_plans_use_it(priced: Writing) -> None:
     assert (tried["added"], tried["dry_run"]) == (1, True)
     taken = send(priced, "/prices/imports?format=csv", content).json()
     assert (taken["taken"], taken["added"], taken["quarantined"]) == (1, 1, {"placeholder": 1})
+    assert taken["rows_per_second"] > 0
     assert taken["catalogue_revision"] == tried["catalogue_revision"] + 1
     again = send(priced, "/prices/imports?format=csv", content).json()
     assert (again["added"], again["known"], again["catalogue_revision"]) == (0, 1, taken["catalogue_revision"])
