@@ -9,7 +9,13 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from service.api.contract import PlanRequest
+from service.api.plans import question_of
+from service.api.reading import read_body
+from service.api.responding import ENCODER
+from service.sizing import plan
 from service.storage import seed
+from service.storage.catalogue import load_snapshot
 from service.storage.engine import create_engine
 from tests.api.writing import Writing, writing
 from tests.conftest import Databases
@@ -142,6 +148,24 @@ def test_public_lists_are_taken(priced: Writing) -> None:
     assert (told["added"], told["skipped"]) == (1, {"documentation": 1})
     (price,) = items(priced.client, "/hosted-prices?provider=acme")
     assert (price["input_per_million"], price["output_per_million"]) == ("0.23", "0.4")
+
+
+def test_an_old_revision_prices_a_plan_as_it_did(priced: Writing) -> None:
+    """Byte for byte what was answered before a cheaper offer came."""
+    question = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm", "l40s"]},
+        "rank_by": "cost",
+    }
+    before = priced.client.post("/plan", json=question)
+    cheaper = GOOD.replace("acme", "bargain").replace("24.00", "8.00")
+    assert send(priced, "/prices/imports?format=csv", HEADER + cheaper).json()["added"] == 1
+    assert priced.client.post("/plan", json=question).json()["recommended"]["cost"]["price"]["provider"] == "bargain"
+    with priced.engine.connect() as connection:
+        then = load_snapshot(connection, int(before.headers["x-catalogue-revision"]))
+    asked = read_body(json.dumps(question).encode(), PlanRequest)
+    assert ENCODER.encode(plan(question_of(asked, then))) == before.content
 
 
 def test_nothing_was_seen_on_a_day_that_has_not_come(priced: Writing) -> None:
