@@ -1,5 +1,6 @@
 """`shardwise import`: a list of prices from a file."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,15 @@ def test_a_file_is_taken_and_accounted_for(
     with engine.connect() as connection:
         (price,) = load_snapshot(connection).prices
     assert (price.instance_type, price.source) == ("x.8", "list.csv")
-    assert "placeholder" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "placeholder" in told
+    assert re.search(r"2 rows in [0-9.]+ s, [0-9,]+ a second", told)
 
 
 @pytest.mark.parametrize(
     ("name", "form", "said"),
     [
-        ("list.csv", "gpuhunt", "--provider is needed"),
+        ("list.csv", "gpuhunt", "--provider: is missing"),
         ("list.csv", "hosted-csv", "is not hosted-csv"),
         ("no", "csv", "cannot read"),
     ],

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from service.api import responding
 from service.api.contract import INTEGRAL, MAX_NAMES, Contract, Count, Number, PlanRequest, Text
 from service.api.operation import Operation
 from service.api.plans import question_of
-from service.api.pricing import offers_of, wanted_of
+from service.api.pricing import offers_of, other_currencies_of, wanted_of
 from service.api.problems import FieldError, invalid, unknown
 from service.api.reading import read_body, read_bytes, require_json
 from service.catalogue.records.price import HostedPrice, PriceKind, hosted_model_key
@@ -120,9 +121,10 @@ async def post_cost(request: Request[Any, Any, Any]) -> Response[bytes]:
             offers_of=lambda machine: offers_by_kind(machine, asked, snapshot),
             owned_for=lambda found: owned_of(found, asked, snapshot),
             hosted=tuple(hosted_models(asked, question, snapshot)),
+            left_out=left_out(asked, question, snapshot),
         )
     except InvalidCostInput as error:
-        raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
+        raise invalid((_at_fault(asked.traffic, error),)) from None
     return responding.answer(responding.ENCODER.encode(priced), snapshot.revision)
 
 
@@ -180,7 +182,14 @@ def _traffic(given: TrafficRequest, question: Question) -> Traffic:
             growth_per_month=given.growth_per_month,
         )
     except InvalidCostInput as error:
-        raise invalid((FieldError(f"traffic.{error.field}", str(error)),)) from None
+        raise invalid((_at_fault(given, error),)) from None
+
+
+def _at_fault(given: TrafficRequest, error: InvalidCostInput) -> FieldError:
+    """The field of the request behind a traffic that cannot be computed with."""
+    volume = error.field == "requests_per_second" and given.requests_per_second is None
+    field = "output_tokens_per_month" if volume else error.field
+    return FieldError(f"traffic.{field}", str(error).removeprefix(f"{error.field}: "))
 
 
 def offers_by_kind(machine: Machine, asked: CostRequest, snapshot: Snapshot) -> Mapping[str, tuple[Offer, ...]]:
@@ -226,28 +235,24 @@ def owned_of(found: Feasible, asked: CostRequest, snapshot: Snapshot) -> OwnedHa
 def hosted_models(asked: CostRequest, question: Question, snapshot: Snapshot) -> Iterator[HostedModel]:
     """The newest price of each provider of the hosted models named, seen up to the day asked.
 
+    Left out is what its provider stopped serving by that day, or by the day of the newest price known.
+
     Raises
     ------
     Problem
         404: nobody is known to host a model that was named.
     """
-    known = {hosted_model_key(price.model): price.model for price in snapshot.hosted_prices}
-    for index, name in enumerate(asked.hosted or ()):
-        if hosted_model_key(name) not in known:
-            close = difflib.get_close_matches(hosted_model_key(name), known, n=3)
-            raise unknown("hosted_model", name, tuple(known[key] for key in close), f"hosted.{index}")
-    keys = {hosted_model_key(name) for name in ([question.model.name] if asked.hosted is None else asked.hosted)}
-    as_of = asked.prices.as_of
+    today = asked.prices.as_of or max((price.observed_on for price in snapshot.hosted_prices), default=date.min)
     newest: dict[tuple[str, str], HostedPrice] = {}
-    for price in snapshot.hosted_prices:
-        if hosted_model_key(price.model) not in keys or not is_exchangeable(price.currency, question.exchange_rate):
-            continue
-        if as_of is not None and price.observed_on > as_of:
+    for price in _hosted_prices(asked, question, snapshot):
+        if not is_exchangeable(price.currency, question.exchange_rate) or price.observed_on > today:
             continue
         held = newest.get((price.provider, price.model))
         if held is None or price.observed_on > held.observed_on:
             newest[price.provider, price.model] = price
     for price in newest.values():
+        if price.deprecated_on is not None and price.deprecated_on <= today:
+            continue
         yield HostedModel(
             provider=price.provider,
             model=price.model,
@@ -255,7 +260,30 @@ def hosted_models(asked: CostRequest, question: Question, snapshot: Snapshot) ->
             rate=HostedRate(price.input_per_million, price.output_per_million, price.cached_input_per_million),
             observed_on=price.observed_on.isoformat(),
             source=price.source,
+            age_days=(today - price.observed_on).days,
+            ends_on=price.deprecated_on.isoformat() if price.deprecated_on else None,
         )
+
+
+def _hosted_prices(asked: CostRequest, question: Question, snapshot: Snapshot) -> Iterator[HostedPrice]:
+    """Every price of the hosted models named; raises as `hosted_models`."""
+    known = {hosted_model_key(price.model): price.model for price in snapshot.hosted_prices}
+    for index, name in enumerate(asked.hosted or ()):
+        if hosted_model_key(name) not in known:
+            close = difflib.get_close_matches(hosted_model_key(name), known, n=3)
+            raise unknown("hosted_model", name, tuple(known[key] for key in close), f"hosted.{index}")
+    keys = {hosted_model_key(name) for name in ([question.model.name] if asked.hosted is None else asked.hosted)}
+    yield from (price for price in snapshot.hosted_prices if hosted_model_key(price.model) in keys)
+
+
+def left_out(asked: CostRequest, question: Question, snapshot: Snapshot) -> tuple[str, ...]:
+    """Currencies of prices that are not set side by side, for want of a rate."""
+    wanted = wanted_of(asked.prices, snapshot)
+    currencies = {price.currency for price in _hosted_prices(asked, question, snapshot)}
+    for kind in PriceKind:
+        for machine in question.machines:
+            currencies.update(other_currencies_of(replace(wanted, kind=kind), machine, snapshot))
+    return tuple(sorted(each for each in currencies if not is_exchangeable(each, question.exchange_rate)))
 
 
 EXAMPLES = {

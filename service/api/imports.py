@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from time import perf_counter
 from typing import IO, Annotated, Any
 
 from litestar import Request, Response
@@ -17,10 +18,11 @@ from service.api.paging import read_parameters
 from service.api.problems import FieldError, Problem, invalid, malformed
 from service.api.reading import MAX_BODY_BYTES, too_large
 from service.catalogue.importers.formats import (
+    BadSetting,
     HostedFormat,
-    MissingSetting,
     Origin,
     PriceFormat,
+    latest_day,
     read_hosted_prices,
     read_prices,
 )
@@ -70,6 +72,7 @@ class ImportAnswer:
 
     catalogue_revision: Annotated[int, Doc("newest catalogue revision, which holds what was added", example=2)]
     dry_run: Annotated[bool, Doc("true: nothing was kept", example=False)]
+    rows_per_second: Annotated[float, Doc("rows of all kinds by the time it took to read and keep them", "1/s", 5200.0)]
     taken: Annotated[int, Doc("prices read and found good", example=1210)]
     added: Annotated[int, Doc("of these, new to the catalogue", example=1200)]
     known: Annotated[int, Doc("of these, held already", example=9)]
@@ -116,7 +119,7 @@ async def _imported(
 ) -> Response[bytes]:
     _require_file(request)
     key: ApiKey = request.state.key
-    origin = Origin(query.source or f"given by {key.name}", query.observed_on, provider)
+    origin = Origin(query.source or f"given by {key.name}", query.observed_on, provider, latest_day())
     # Kept until it is whole, so that a slow sender holds no transaction open.
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         size = 0
@@ -129,12 +132,14 @@ async def _imported(
             raise malformed("the body is empty; send the file")
         file.seek(0)
         summary = f"Prices ({form})" if kind is Price else f"Hosted prices ({form})"
+        started = perf_counter()
         stored, report = await asyncio.to_thread(
             _store, request.app.state.engine, file, kind, origin, outcomes, key.name, summary, query.dry_run
         )
+    rate = report.read / (perf_counter() - started)
     if stored.added and not query.dry_run:
         await request.app.state.refresh()
-    content = responding.ENCODER.encode(answer_of(stored, report, dry_run=query.dry_run))
+    content = responding.ENCODER.encode(answer_of(stored, report, rate, dry_run=query.dry_run))
     return responding.answer(content, stored.revision)
 
 
@@ -153,19 +158,20 @@ def _store(
         with transaction(engine) as connection:
             records = tally.records(outcomes(file, origin))
             stored = store_observations(connection, kind, records, author=author, summary=summary, dry_run=dry_run)
-    except MissingSetting as error:
-        raise invalid((FieldError(error.name, f"is missing: {error}"),)) from None
+    except BadSetting as error:
+        raise invalid((FieldError(error.name, str(error)),)) from None
     except WrongFormat as error:
         raise Problem(400, "wrong_format", "Wrong format", str(error)) from None
     return stored, tally.report()
 
 
-def answer_of(stored: Stored, report: ImportReport, *, dry_run: bool) -> ImportAnswer:
+def answer_of(stored: Stored, report: ImportReport, rows_per_second: float, *, dry_run: bool) -> ImportAnswer:
     """The account of an import."""
     told = {"contradicts_catalogue": stored.contradictions} if stored.contradictions else {}
     return ImportAnswer(
         catalogue_revision=stored.revision,
         dry_run=dry_run,
+        rows_per_second=round(rows_per_second, 1),
         taken=report.taken,
         added=stored.added,
         known=stored.known,
@@ -194,8 +200,11 @@ OPERATIONS = (
         summary="Import prices of machines",
         description="Takes a list of prices, the file itself being the body: our own CSV or JSON, a SkyPilot "
         "`vms.csv`, or a gpuhunt catalogue. Good rows are added as one catalogue revision or, on any failure, not at "
-        "all; placeholders, outliers, contradictions and unknown cards are left out and told. The same file again "
-        "adds nothing.",
+        "all; placeholders, outliers, contradictions, days to come and unknown cards are left out and told. The same "
+        "file again adds nothing. Columns (or fields) of our own: `provider`, `gpu_slug` (or the card's name), "
+        "`gpu_count`, `kind` (as in `GET /prices`), and `price_per_instance_hour_usd` or `price_per_gpu_hour_usd` (or, "
+        "with `currency`, the same without `_usd`); where known `region`, `zone`, `instance_type`, `host_included`, "
+        "`observed_on`, `source` and `note`. Without `instance_type` the price is of single GPUs.",
         tag="catalogue",
         handler=import_prices,
         answer=ImportAnswer,
@@ -209,8 +218,12 @@ OPERATIONS = (
         path="/hosted-prices/imports",
         name="import_hosted_prices",
         summary="Import prices of hosted models",
-        description="Takes a list of prices per million tokens, the file itself being the body: our own CSV, or "
-        "LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise.",
+        description="Takes a list of prices per million tokens, the file itself being the body: our own CSV or JSON, "
+        "or LiteLLM's `model_prices_and_context_window.json`. As `POST /prices/imports` otherwise. Columns "
+        "(or fields) of our own: `provider`, `api_model_id`, `input_usd_per_mtok` and `output_usd_per_mtok` (or, with "
+        "`currency`, `input_per_mtok` and `output_per_mtok`); where known `cached_input_usd_per_mtok` (or "
+        "`cached_input_per_mtok`), `model_family`, `context_tokens`, `deprecation_date`, `observed_on`, `source` and "
+        "`note`.",
         tag="catalogue",
         handler=import_hosted_prices,
         answer=ImportAnswer,

@@ -21,7 +21,7 @@ from service.api.contract import (
     query_names,
 )
 from service.api.operation import Operation
-from service.api.pricing import exchange_rate_of, instance_machines, offers_for
+from service.api.pricing import exchange_rate_of, instance_machines, offers_for, other_currencies_for
 from service.api.problems import FieldError, Problem, conflict, invalid, unknown
 from service.api.reading import read_body, read_bytes, read_query, require_json
 from service.api.topology import read_paste
@@ -173,6 +173,7 @@ def question_about(
         neighbours=neighbours_of(asked, machines, snapshot),
         memory_errors=snapshot.memory_errors,
         offers=offers_for(asked.prices, machines, snapshot),
+        other_currencies=other_currencies_for(asked.prices, machines, snapshot),
         exchange_rate=exchange_rate_of(asked.prices),
         catalogue_revision=snapshot.revision,
         rules_version=RULES_VERSION,

@@ -57,10 +57,32 @@ def offers_for(
 
 def offers_of(wanted: PricesWanted, machine: Machine, snapshot: Snapshot) -> tuple[Offer, ...]:
     """The offers of a machine: of its instance type where it has one, else of its GPU."""
+    return snapshot.offers(wanted, machine.gpu.slug, _rented(machine))
+
+
+def other_currencies_for(
+    prices: PricesRequest, machines: tuple[Machine, ...], snapshot: Snapshot
+) -> Mapping[str, tuple[str, ...]]:
+    """Currencies in which machines without an offer are priced; raises as `wanted_of`."""
+    wanted = wanted_of(prices, snapshot)
+    return {
+        machine.instance or machine.gpu.slug: other_currencies_of(wanted, machine, snapshot)
+        for machine in machines
+        if not offers_of(wanted, machine, snapshot)
+    }
+
+
+def other_currencies_of(wanted: PricesWanted, machine: Machine, snapshot: Snapshot) -> tuple[str, ...]:
+    """Currencies of the prices of a machine that are no offers for want of a rate."""
+    return snapshot.other_currencies(wanted, machine.gpu.slug, _rented(machine))
+
+
+def _rented(machine: Machine) -> tuple[str, str] | None:
+    """Provider and instance type of a machine, where it is one that is rented."""
     if machine.instance is None:
-        return snapshot.offers(wanted, machine.gpu.slug)
+        return None
     provider, _, instance_type = machine.instance.partition("/")
-    return snapshot.offers(wanted, machine.gpu.slug, (provider, instance_type))
+    return provider, instance_type
 
 
 def instance_machines(hardware: HardwareRequest, snapshot: Snapshot) -> tuple[Machine, ...]:

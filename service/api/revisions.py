@@ -12,7 +12,7 @@ from pydantic import Field
 from service.api import responding
 from service.api.contract import INTEGRAL, ONE_LINE, Contract, Text
 from service.api.operation import Operation
-from service.api.paging import DEFAULT_LIMIT, PageQuery, page, read_parameters
+from service.api.paging import DEFAULT_LIMIT, PageQuery, read_parameters
 from service.api.problems import unknown
 from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
@@ -23,7 +23,7 @@ from service.sizing.weights import total_parameters
 from service.storage import json_values
 from service.storage.catalogue import current_revision, revisions
 from service.storage.engine import Engine, transaction
-from service.storage.history import Change, changes
+from service.storage.history import Change, changed_keys, changes
 
 MOST_REVISIONS = (1 << 31) - 1
 MOST_FIELDS = 40
@@ -48,7 +48,7 @@ class RevisionQuery(Contract):
 class DiffQuery(PageQuery):
     """Which two revisions."""
 
-    after: Annotated[str, Field(min_length=1, max_length=500, pattern=ONE_LINE)] | None = Field(
+    after: Annotated[str, Field(min_length=1, max_length=2000, pattern=ONE_LINE)] | None = Field(
         default=None, description="key of the last entry seen; null: from the start"
     )
     kind: Text | None = Field(default=None, description="one kind alone, such as models; null: all")
@@ -128,9 +128,7 @@ def revision_view(record: RevisionRecord) -> RevisionView:
 async def diff(request: Request[Any, Any, Any]) -> Response[bytes]:
     """What changed between two revisions."""
     query = read_parameters(request, DiffQuery)
-    later, found = await asyncio.to_thread(_changes, request.app.state.engine, query)
-    chosen, following = page(found, change_key, query)
-    views = await asyncio.to_thread(lambda: tuple(change_view(change) for change in chosen))
+    later, views, following = await asyncio.to_thread(_changes, request.app.state.engine, query)
     return responding.conditional(request, Diff(later, query.from_, views, following), later)
 
 
@@ -200,14 +198,17 @@ def _revisions(engine: Engine) -> list[RevisionRecord]:
         return revisions(connection)
 
 
-def _changes(engine: Engine, query: DiffQuery) -> tuple[int, list[Change]]:
+def _changes(engine: Engine, query: DiffQuery) -> tuple[int, tuple[ChangeView, ...], str | None]:
     with transaction(engine) as connection:
         newest = current_revision(connection)
         later = newest if query.to is None else query.to
         for field, number in (("from", query.from_), ("to", later)):
             if number > newest:
                 raise unknown("revision", str(number), (str(newest),), field)
-        return later, list(changes(connection, query.from_, later, query.kind))
+        keys = changed_keys(connection, query.from_, later, kind=query.kind, after=query.after, most=query.limit + 1)
+        chosen = keys[: query.limit]
+        views = tuple(change_view(change) for change in changes(connection, query.from_, later, chosen))
+        return later, views, str(chosen[-1]) if len(chosen) < len(keys) else None
 
 
 OPERATIONS = (

@@ -35,7 +35,8 @@ def best_offers(
     """The cheapest offer of each machine size, the smallest machine first.
 
     Of each offer (provider, place, machine, terms) the newest observation up to `wanted.as_of` holds, however much
-    cheaper an older one was; of two of one day the dearer.
+    cheaper an older one was. Of two of one day the dearer holds, for they contradict each other; but the cheaper where
+    hosts set their own prices, for there they are two offers.
 
     Parameters
     ----------
@@ -48,12 +49,12 @@ def best_offers(
     """
     newest: dict[tuple[str, str, str, str, int], tuple[Price, Decimal]] = {}
     for price in prices:
-        if not _is_wanted(price, wanted, instance):
+        if not is_exchangeable(price.currency, wanted.exchange_rate) or not _is_wanted(price, wanted, instance):
             continue
         place = price.provider, price.region, price.zone, price.instance_type, price.gpu_count
         per_hour = exchanged(price.amount_per_hour, price.currency, wanted.exchange_rate)
         held = newest.get(place)
-        if held is None or (price.observed_on, per_hour) > (held[0].observed_on, held[1]):
+        if held is None or _supersedes(price, per_hour, *held):
             newest[place] = price, per_hour
     cheapest: dict[tuple[int, bool], tuple[Price, Decimal]] = {}
     for price, per_hour in sorted(newest.values(), key=_by_amount):
@@ -62,10 +63,24 @@ def best_offers(
     return tuple(_offer(*each, counted_from) for _, each in sorted(cheapest.items(), key=lambda found: found[0]))
 
 
+def other_currencies(
+    prices: Iterable[Price], wanted: PricesWanted, instance: tuple[str, str] | None = None
+) -> tuple[str, ...]:
+    """Currencies of the prices that would be offers if the rate given covered them; parameters as of `best_offers`."""
+    found = {price.currency for price in prices if _is_wanted(price, wanted, instance)}
+    return tuple(sorted(each for each in found if not is_exchangeable(each, wanted.exchange_rate)))
+
+
+def _supersedes(price: Price, per_hour: Decimal, other: Price, other_per_hour: Decimal) -> bool:
+    """Whether one observation of an offer holds rather than another."""
+    if price.observed_on != other.observed_on:
+        return price.observed_on > other.observed_on
+    return per_hour < other_per_hour if price.is_set_by_host else per_hour > other_per_hour
+
+
 def _is_wanted(price: Price, wanted: PricesWanted, instance: tuple[str, str] | None) -> bool:
     return (
         price.kind is wanted.kind
-        and is_exchangeable(price.currency, wanted.exchange_rate)
         and (wanted.provider is None or price.provider == wanted.provider)
         and (wanted.region is None or price.region in ("", wanted.region))
         and (wanted.as_of is None or price.observed_on <= wanted.as_of)

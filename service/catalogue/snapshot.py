@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from service.catalogue.accuracy import Compared, compared, errors_by_kind
-from service.catalogue.offers import PricesWanted, best_offers, is_comparable
+from service.catalogue.offers import PricesWanted, best_offers, is_comparable, other_currencies
 from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.model import ModelRecord
 from service.catalogue.records.price import HostedPrice, InstanceType, Price, typical_per_gpu_hour
@@ -171,6 +171,12 @@ class Snapshot:
                 self._prices_by_gpu.get(gpu, ()), wanted, instance, self.newest_price_on
             )
         return found
+
+    def other_currencies(
+        self, wanted: PricesWanted, gpu: str, instance: tuple[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Currencies of the prices left out of `offers` for their currency alone."""
+        return other_currencies(self._prices_by_gpu.get(gpu, ()), wanted, instance)
 
     def nearest_providers(self, name: str) -> tuple[str, ...]:
         """Providers with a similar name, the most similar first."""

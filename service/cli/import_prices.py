@@ -3,13 +3,14 @@
 import argparse
 from datetime import date
 from pathlib import Path
+from time import perf_counter
 from typing import IO, Any
 
 from service.settings import Settings, StartupError
 from service.storage import provision
 
-FORMATS = ("csv", "json", "skypilot", "gpuhunt", "hosted-csv", "litellm")
-HOSTED = {"hosted-csv": "csv", "litellm": "litellm"}
+FORMATS = ("csv", "json", "skypilot", "gpuhunt", "hosted-csv", "hosted-json", "litellm")
+HOSTED = {"hosted-csv": "csv", "hosted-json": "json", "litellm": "litellm"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     from rich.console import Console
     from rich.progress import wrap_file
 
-    from service.catalogue.importers.formats import MissingSetting
+    from service.catalogue.importers.formats import BadSetting
     from service.catalogue.importers.outcome import WrongFormat
     from service.cli.table import import_table
 
@@ -40,14 +41,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             wrap_file(file, size, description="Reading", console=errors, transient=True) as counted,
         ):
             provision.migrate(provided)
+            started = perf_counter()
             stored, report = _store(provided, counted, arguments)
+            seconds = perf_counter() - started
     except OSError as error:
         raise StartupError(f"cannot read {arguments.file}: {error.strerror}") from None
-    except MissingSetting as error:
-        raise StartupError(f"--{error.name.replace('_', '-')} is needed: {error}") from None
+    except BadSetting as error:
+        raise StartupError(f"--{error.name.replace('_', '-')}: {error}") from None
     except WrongFormat as error:
         raise StartupError(f"{arguments.file} is not {arguments.format}: {error}") from None
     Console().print(import_table(stored, report, dry_run=arguments.dry_run))
+    print(f"{report.read:,} rows in {seconds:.1f} s, {report.read / seconds:,.0f} a second")
     return 0
 
 
@@ -56,6 +60,7 @@ def _store(settings: Settings, file: IO[bytes], arguments: argparse.Namespace) -
         HostedFormat,
         Origin,
         PriceFormat,
+        latest_day,
         read_hosted_prices,
         read_prices,
     )
@@ -64,7 +69,7 @@ def _store(settings: Settings, file: IO[bytes], arguments: argparse.Namespace) -
     from service.storage.engine import create_engine, transaction
     from service.storage.observations import store_observations, usual_prices
 
-    origin = Origin(arguments.source or arguments.file.name, arguments.observed_on, arguments.provider)
+    origin = Origin(arguments.source or arguments.file.name, arguments.observed_on, arguments.provider, latest_day())
     summary = f"Import of {arguments.file.name} ({arguments.format})"
     tally = Tally()
     engine = create_engine(settings, pooled=False)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated
 
-from service.sizing.answer import Plan, Rejection
+from service.sizing.answer import Plan, PriceAnswer, Rejection
 from service.sizing.cost import Flip, flip_price, pareto
 from service.sizing.fixes import with_fix
 from service.sizing.present import present
-from service.sizing.pricing import plain, shown
+from service.sizing.pricing import shown
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.search import reasons_for
@@ -80,7 +80,9 @@ class PriceFlip:
     row: Annotated[int, Doc("index of the row whose price moves", example=1)]
     against: Annotated[int, Doc("index of the row it draws level with", example=0)]
     price_per_hour: Annotated[str, Doc("today's price of one machine, as listed", "`currency`/h", "55.04")]
-    flips_at: Annotated[str, Doc("price at which both rows cost the same", "`currency`/h", "27.5200")]
+    flips_at: Annotated[
+        str, Doc("price, of every such machine, at which both rows cost the same", "`currency`/h", "27.5200")
+    ]
     currency: Annotated[str, Doc("of that list", example="USD")]
     change: Annotated[float | None, Doc("the move as a share of today's price; -0.25: a quarter less", example=-0.5)]
     message: Annotated[str, Doc("in a sentence")]
@@ -121,9 +123,7 @@ class Standing:
     gpu_count: int
     cost_per_hour: Decimal | None
     currency: str
-    price_per_hour: Decimal | None
-    price_currency: str
-    provider: str
+    price: PriceAnswer | None
     time_per_token_ms: float | None
     tokens_per_second: float | None
 
@@ -139,9 +139,7 @@ class Standing:
             gpu_count=plan.gpu_count,
             cost_per_hour=Decimal(plan.cost.per_hour) if plan.cost else None,
             currency=plan.cost.currency if plan.cost else "",
-            price_per_hour=Decimal(plan.cost.price.per_hour) if plan.cost else None,
-            price_currency=plan.cost.price.currency if plan.cost else "",
-            provider=plan.cost.price.provider if plan.cost else "",
+            price=plan.cost.price if plan.cost else None,
             time_per_token_ms=None if plan.latency.tpot_ms is None else plan.latency.tpot_ms.value,
             tokens_per_second=None if speed is None else speed.value,
         )
@@ -249,7 +247,7 @@ def _tried(question: Question, searched: Searched, machine: Machine, counts: Seq
 
 
 def _row(question: Question, searched: Searched, tried: Sequence[Counted], gpu_count: int | None) -> Row:
-    serving = sorted((each.feasible[0] for each in tried if each.serves), key=searched.order)
+    serving = sorted((each.feasible[0] for each in searched.leading(tried, 1)), key=searched.order)
     return Row(
         model=question.model.name,
         precision=question.precision,
@@ -311,32 +309,50 @@ def _pareto(standings: Sequence[Standing], other: Callable[[Standing], float | N
 
 
 def price_flips(standings: Sequence[Standing]) -> tuple[PriceFlip, ...]:
-    """Price moves that would change the cheapest row, the nearest first: each rival's fall, and the cheapest's rise."""
+    """Price moves that would change the cheapest row, the nearest first: each rival's fall, and the cheapest's rise.
+
+    Rows at one price move together, so it decides nothing between them.
+    """
     priced = [(each.cost_per_hour, each.index, each) for each in standings if each.cost_per_hour is not None]
     ordered = [each for _, _, each in sorted(priced, key=lambda each: each[:2])]
-    if len(ordered) < 2:
+    if not ordered:
         return ()
-    cheapest, *rivals = ordered
-    found = [_flip(cheapest, rivals[0], "rose"), *(_flip(rival, cheapest, "fell") for rival in rivals)]
+    cheapest = ordered[0]
+    rivals = [each for each in ordered if each.price != cheapest.price]
+    found = [_flip(rival, cheapest, _fall) for rival in rivals]
+    if rivals:
+        found.insert(0, _flip(cheapest, rivals[0], _rise))
     known = [flip for flip in found if flip is not None]
     return tuple(sorted(known, key=lambda flip: abs(flip.change or 0.0))[:MOST_FLIPS])
 
 
-def _flip(mover: Standing, level: Standing, how: str) -> PriceFlip | None:
-    price, cost, target = mover.price_per_hour, mover.cost_per_hour, level.cost_per_hour
-    if not price or cost is None or target is None:
+def _fall(price: PriceAnswer, flips_at: str) -> str:
+    return f"the price of {price.provider} fell from {price.per_hour} to {flips_at} {price.currency}"
+
+
+def _rise(price: PriceAnswer, flips_at: str) -> str:
+    # Where one provider alone became dearer, the plan would move to the next.
+    return (
+        f"no such machine were to be had for less than {flips_at} {price.currency} ({price.provider}: {price.per_hour})"
+    )
+
+
+def _flip(mover: Standing, level: Standing, moves: Callable[[PriceAnswer, str], str]) -> PriceFlip | None:
+    price, cost, target = mover.price, mover.cost_per_hour, level.cost_per_hour
+    if price is None or cost is None or target is None:
         return None
-    flip: Flip | None = flip_price(price, cost / price, target)
+    listed = Decimal(price.per_hour)
+    flip: Flip | None = flip_price(listed, cost / listed, target) if listed else None
     if flip is None:
         return None
     share = "" if flip.change is None else f" ({flip.change:+.0%})"
     return PriceFlip(
         row=mover.index,
         against=level.index,
-        price_per_hour=plain(price),
+        price_per_hour=price.per_hour,
         flips_at=shown(flip.price),
-        currency=mover.price_currency,
+        currency=price.currency,
         change=None if flip.change is None else float(flip.change),
-        message=f"{_gpus(mover)} of {mover.gpu} cost as much as {_gpus(level)} of {level.gpu} if the price of "
-        f"{mover.provider} {how} from {plain(price)} to {shown(flip.price)} {mover.price_currency} an hour{share}",
+        message=f"{_gpus(mover)} of {mover.gpu} cost as much as {_gpus(level)} of {level.gpu} if "
+        f"{moves(price, shown(flip.price))} an hour{share}",
     )

@@ -40,7 +40,7 @@ from service.sizing.cost.money import SECONDS_PER_HOUR
 from service.sizing.cost.offer import Offer, holding
 from service.sizing.judge import Feasible, judge, layout_answer
 from service.sizing.present import present
-from service.sizing.pricing import exchange_answer, plain, price_answer, shown
+from service.sizing.pricing import OLD_DAYS, exchange_answer, plain, price_answer, seen_long_ago, shown
 from service.sizing.promises import are_asked, objectives_answer
 from service.sizing.quantities import Doc
 from service.sizing.question import Machine, Question, RankBy
@@ -50,7 +50,15 @@ from service.sizing.times import copy, token_ms, tokens_per_second
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A hosted model and what it asks, in a currency of its own."""
+    """A hosted model and what it asks, in a currency of its own.
+
+    Attributes
+    ----------
+    age_days : int
+        Days from the price to the day asked for, or to the newest price known.
+    ends_on : str or None
+        Day (YYYY-MM-DD) on which its provider stops serving it; None if not known.
+    """
 
     provider: str
     model: str
@@ -58,6 +66,8 @@ class HostedModel:
     rate: HostedRate
     observed_on: str
     source: str
+    age_days: int
+    ends_on: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,7 @@ class HostedAnswer:
     break_even: Annotated[BreakEvenAnswer | None, Doc("against the cheapest kind of one's own; null without one")]
     observed_on: Annotated[str, Doc("when the price was seen", example="2026-11-01")]
     source: Annotated[str, Doc("where it was seen")]
+    ends_on: Annotated[str | None, Doc("when its provider stops serving it; null: not known", example="2027-01-15")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +247,7 @@ def cost(
     offers_of: OffersOf,
     owned_for: OwnedFor,
     hosted: Sequence[HostedModel],
+    left_out: Sequence[str] = (),
 ) -> CostComparison:
     """What carrying a load on copies of a plan costs.
 
@@ -251,6 +263,8 @@ def cost(
         Machine -> kind of price -> offers of it.
     owned_for : callable
         One copy -> the hardware one owns to run it, or None.
+    left_out : sequence of str
+        Currencies of prices that no rate was given for.
 
     Raises
     ------
@@ -290,7 +304,7 @@ def cost(
         hosted=_hosted_answers(hosted, rate, load, best),
         later=_later(best, load, offers_of, owned),
         alternatives=tuple(_other(each, kind) for each in others[:MOST_ALTERNATIVES]),
-        warnings=_warnings(best, load, hosted),
+        warnings=_warnings(best, load, hosted, left_out),
     )
 
 
@@ -430,6 +444,7 @@ def _hosted_answers(
             break_even=_break_even(best, load, asked),
             observed_on=each.observed_on,
             source=each.source,
+            ends_on=each.ends_on,
         )
         found.append((month, answer))
     return tuple(answer for _, answer in sorted(found, key=lambda each: (each[0], each[1].provider, each[1].model)))
@@ -451,7 +466,7 @@ def _break_even(best: Carrier, load: Load, asked: Decimal) -> BreakEvenAnswer | 
     )
 
 
-def _warnings(best: Carrier, load: Load, hosted: Sequence[HostedModel]) -> tuple[str, ...]:
+def _warnings(best: Carrier, load: Load, hosted: Sequence[HostedModel], left_out: Sequence[str]) -> tuple[str, ...]:
     lines, needed, found = list[str](), best.needed, best.found
     if load.fills_copies:
         lines.append(
@@ -471,6 +486,18 @@ def _warnings(best: Carrier, load: Load, hosted: Sequence[HostedModel]) -> tuple
         lines.append("copies are scaled by the hour; a copy that starts takes minutes before it serves")
     if any(row.kind == "spot" for row in best.kinds):
         lines.append("spot machines are taken back at short notice; their interruptions are not counted")
+    lines += [
+        f"the {row.kind} price was {seen_long_ago(offer.observed_on, offer.age_days)}"
+        for row in best.kinds
+        if (offer := row.machine.offer) is not None and offer.age_days > OLD_DAYS
+    ]
+    lines += [
+        f"the price of {each.model} at {each.provider} was {seen_long_ago(each.observed_on, each.age_days)}"
+        for each in hosted
+        if each.age_days > OLD_DAYS
+    ]
+    if left_out:
+        lines.append(f"prices in {' and '.join(left_out)} are left out: give prices.exchange_rate to see them too")
     if hosted:
         lines.append("hosted models may be quantised or limited otherwise than the plan: compare their answers too")
     return tuple(lines)

@@ -5,7 +5,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 
 from service.sizing.answer import CostAnswer, ExchangeRateAnswer, PriceAnswer
-from service.sizing.cost import USD, ExchangeRate, cents, currency_of, per_million_tokens, per_month
+from service.sizing.cost import USD, ExchangeRate, cents, currency_of, machines_needed, per_million_tokens, per_month
 from service.sizing.cost.offer import Offer, cheapest
 from service.sizing.judge import Feasible
 from service.sizing.question import Machine, Question
@@ -97,21 +97,57 @@ def hourly(amount: Decimal) -> str:
     return plain(amount if amount == rounded else rounded)
 
 
+def seen_long_ago(observed_on: str, age_days: int) -> str:
+    """When an old price was seen, for a sentence."""
+    return f"seen on {observed_on}, {age_days} days before the day asked for, or before the newest price known"
+
+
+def _unpriced(found: Feasible) -> str:
+    """Why a plan has no price."""
+    question, gpu = found.question, found.machine.gpu
+    if offers_of(question, found.machine):
+        together = min(found.layout.gpu_count, found.machine.gpus_per_node)
+        return f"no machine with a known price holds {together} {gpu.name}, so cost is null"
+    currency, listed = currency_of(question.exchange_rate), found.machine.instance or gpu.name
+    if others := question.other_currencies.get(found.machine.instance or gpu.slug):
+        return (
+            f"{listed} is listed in {' and '.join(others)} and not in {currency}, so cost is null: "
+            "give prices.exchange_rate"
+        )
+    return f"no price of {listed} matches what was asked, so cost is null"
+
+
+def cheaper_in_smaller(found: Feasible) -> tuple[str, ...]:
+    """Where the GPUs of a plan are listed for less than it is priced at, but in machines that hold too few of them.
+
+    Such a list may be of single GPUs of larger machines, which only its provider can tell.
+    """
+    priced, count = offer_for(found), found.layout.gpu_count
+    together = min(count, found.machine.gpus_per_node)
+    smaller = [
+        (offer.per_hour / offer.gpu_count, offer)
+        for offer in offers_of(found.question, found.machine)
+        if offer.instance_type and offer.gpu_count < together
+    ]
+    each, offer = min(smaller, key=lambda known: known[0], default=(None, None))
+    if each is None or offer is None or (priced is not None and each * count >= priced[1]):
+        return ()
+    currency = currency_of(found.question.exchange_rate)
+    return (
+        f"{offer.provider} lists such GPUs at {hourly(each)} {currency} an hour each in {offer.instance_type}, which "
+        f"holds {offer.gpu_count}: ask whether it has a machine of {together}",
+    )
+
+
 def price_warnings(found: Feasible) -> tuple[str, ...]:
     """What to know about the price used, or why there is none."""
-    priced, gpu = offer_for(found), found.machine.gpu.name
+    priced, smaller = offer_for(found), cheaper_in_smaller(found)
     if priced is None:
-        if not offers_of(found.question, found.machine):
-            return (f"no price of {found.machine.instance or gpu} matches what was asked, so cost is null",)
-        together = min(found.layout.gpu_count, found.machine.gpus_per_node)
-        return (f"no machine with a known price holds {together} {gpu}, so cost is null",)
+        return (_unpriced(found), *smaller)
     offer, _ = priced
     lines = list[str]()
     if offer.age_days > OLD_DAYS:
-        lines.append(
-            f"the price was seen on {offer.observed_on}, {offer.age_days} days before the day asked for, or before the "
-            "newest price known: ask again before you quote it"
-        )
+        lines.append(f"the price was {seen_long_ago(offer.observed_on, offer.age_days)}: ask again before you quote it")
     rate = found.question.exchange_rate
     if rate is not None and offer.currency == USD:
         apart = abs((date.fromisoformat(rate.observed_on) - date.fromisoformat(offer.observed_on)).days)
@@ -122,6 +158,12 @@ def price_warnings(found: Feasible) -> tuple[str, ...]:
     idle = -found.layout.gpu_count % offer.gpu_count
     if idle:
         lines.append(f"machines are rented whole: {idle} GPUs of {offer.instance_type} are paid for and idle")
+    lines += smaller
+    machines = machines_needed(found.layout.gpu_count, offer.gpu_count)
+    if offer.instance_type and machines > 1:
+        lines.append(
+            f"the price is of {machines} machines: check that {offer.provider} joins them by a network, and how fast"
+        )
     if not offer.instance_type and found.layout.gpu_count > 1:
         lines.append("the price is for single GPUs: check that one machine offers as many")
     if offer.kind == "spot":

@@ -103,9 +103,9 @@ class Question:
     `calibrations` are measured startups of the model by GPU slug, `neighbours` those of other models; `servings` are
     measured load tests of the model, `link_tests` those of links; `memory_errors` how far predictions of memory were
     off by kind of deployment; `offers` the prices that a plan may rest on, by `Machine.instance` or else GPU slug, the
-    cheapest of each machine size, in USD or the other currency of `exchange_rate`. `curve_points` are those of the
-    curve over loads that each plan is given. `catalogue_revision` and `rules_version` are repeated in the answer, so
-    that it can be computed again.
+    cheapest of each machine size, in USD or the other currency of `exchange_rate`; `other_currencies`, by the same
+    keys, what is listed where there are none. `curve_points` are those of the curve over loads that each plan is given.
+    `catalogue_revision` and `rules_version` are repeated in the answer, so that it can be computed again.
     """
 
     model: ModelShape
@@ -125,6 +125,7 @@ class Question:
     servings: Mapping[str, tuple[ServingPoint, ...]] = field(default_factory=dict[str, tuple[ServingPoint, ...]])
     link_tests: Mapping[str, tuple[LinkTest, ...]] = field(default_factory=dict[str, tuple[LinkTest, ...]])
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict[str, tuple[Offer, ...]])
+    other_currencies: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     exchange_rate: ExchangeRate | None = None
     curve_points: int = 0
     catalogue_revision: int = 0

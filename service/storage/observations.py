@@ -20,7 +20,10 @@ from service.storage.catalogue import (
     read_records,
 )
 
-STATED = {Price: ("amount_per_hour",), HostedPrice: ("input_per_million", "output_per_million")}
+STATED = {
+    Price: ("amount_per_hour",),
+    HostedPrice: ("currency", "input_per_million", "output_per_million", "cached_input_per_million"),
+}
 """What may not differ between two observations of one key."""
 
 EXAMPLES = 5
@@ -77,7 +80,7 @@ def store_observations(
     held = mapper.table.table
     staged = sa.table(STAGED, *(sa.column(column.name, column.type) for column in _columns(mapper)))
     same = sa.and_(*(held.c[name] == staged.c[name] for name in mapper.table.key), mapper.table.current)
-    differs = sa.or_(*(held.c[name] != staged.c[name] for name in STATED[kind]))
+    differs = sa.or_(*(held.c[name].is_distinct_from(staged.c[name]) for name in STATED[kind]))
     fresh = (
         sa.select(*staged.c)
         .where(~sa.exists().where(same))
@@ -130,5 +133,5 @@ def _stage(connection: sa.Connection, mapper: Mapper[Any], records: Iterable[obj
 
 def _told(row: sa.RowMapping, stated: tuple[str, ...]) -> str:
     what = row.get("instance_type") or row.get("model") or row.get("gpu_name")
-    amounts = " and ".join(str(row[name]) for name in stated)
+    amounts = " and ".join(str(row[name]) for name in stated if row[name] is not None)
     return f"{row['provider']} {what} on {row['observed_on']}: {amounts} is not what is held from {row['source']}"

@@ -168,6 +168,21 @@ def test_copies_that_hold_little_are_told_how_few_would_do(client: TestClient[Li
     assert any("would do where" in warning for warning in answer["warnings"])
 
 
+def test_a_model_that_is_no_longer_served_is_no_alternative(client: TestClient[Litestar]) -> None:
+    """W&B stopped serving Llama 3.1 70B on 5 October 2026 (LiteLLM 1.110.2, `deprecation_date`)."""
+    hosted = ["meta-llama/Llama-3.1-70B-Instruct"]
+    now = ask(client, hosted=hosted)
+    assert "wandb" not in {each["provider"] for each in now["hosted"]}
+    listed = client.get("/hosted-prices", params={"provider": "wandb", "model": hosted[0]}).json()["items"]
+    assert {each["deprecated_on"] for each in listed} == {"2026-10-05"}
+
+
+def test_an_old_price_of_any_kind_is_warned_of(client: TestClient[Litestar]) -> None:
+    """AWS's price of a year's reservation and of spot machines may be older than the one on demand."""
+    answer = ask(client, prices={"provider": "aws", "region": "us-east-1", "as_of": "2024-06-01"})
+    assert any("on_demand price was seen on 2023-10-09, 236 days" in line for line in answer["warnings"])
+
+
 def test_growth_is_looked_ahead(client: TestClient[Litestar]) -> None:
     """Doubling every month, three months on it is eight times the load."""
     now = ask(client)["fleet"]

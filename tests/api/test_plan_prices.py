@@ -98,6 +98,34 @@ def test_a_rentable_machine_sets_gpus_and_price(client: TestClient[Litestar], pl
         assert found["communication"]["link"] == "nvlink"
 
 
+def test_what_the_price_leaves_open_is_told(client: TestClient[Litestar], plan_request: Request) -> None:
+    """Sixteen GPUs take two machines of eight, whose network no price names; in May 2026 a single H100 cost 1.92."""
+    hardware = {"gpus": ["h100-sxm"], "gpu_counts": [16]}
+    found = plan(client, plan_request, hardware=hardware, layout=None)
+    told = " ".join(found["warnings"])
+    assert "the price is of 2 machines" in told
+    assert "1.92 USD an hour each" in told
+    assert "ask whether it has a machine of 8" in told
+    alone = plan(client, plan_request, hardware=hardware, prices={"provider": "aws"})
+    assert "an hour each" not in " ".join(alone["warnings"])
+
+
+def test_rows_at_one_price_do_not_turn_on_it(client: TestClient[Litestar], plan_request: Request) -> None:
+    """Four and eight H100 on one machine of eight cost the same, whatever it costs; only the other card can win."""
+    hardware = {"gpus": ["h100-sxm", "a100-sxm4-80gb"], "gpu_counts": [4, 8]}
+    body = plan_request | {"hardware": hardware, "prices": {"provider": "aws", "region": "us-east-1"}}
+    answer = client.post("/compare", json=body).json()
+    rows = answer["rows"]
+    assert rows[0]["plan"]["cost"]["price"] == rows[1]["plan"]["cost"]["price"]
+    assert answer["flips"]
+    for flip in answer["flips"]:
+        moving, level = rows[flip["row"]], rows[flip["against"]]
+        assert moving["gpu"] != level["gpu"]
+        machines = Decimal(moving["plan"]["cost"]["per_hour"]) / Decimal(flip["price_per_hour"])
+        at_the_flip = machines * Decimal(flip["flips_at"])
+        assert at_the_flip == pytest.approx(Decimal(level["plan"]["cost"]["per_hour"]), abs=Decimal("0.0001"))
+
+
 def test_rows_of_a_comparison_are_priced(client: TestClient[Litestar], plan_request: Request) -> None:
     """The best by cost, the sets no row beats, and how far a price must move."""
     question = plan_request | {"hardware": {"gpus": ["h100-sxm", "h200-sxm", "b200-sxm"]}}

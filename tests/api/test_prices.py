@@ -1,5 +1,6 @@
 """Lists of machines and prices, and lists taken into the catalogue."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,13 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from service.api.contract import PlanRequest
+from service.api.plans import question_of
+from service.api.reading import read_body
+from service.api.responding import ENCODER
+from service.sizing import plan
 from service.storage import seed
+from service.storage.catalogue import load_snapshot
 from service.storage.engine import create_engine
 from tests.api.writing import Writing, writing
 from tests.conftest import Databases
@@ -109,6 +116,7 @@ def test_a_list_is_taken_once_and_plans_use_it(priced: Writing) -> None:
     assert (tried["added"], tried["dry_run"]) == (1, True)
     taken = send(priced, "/prices/imports?format=csv", content).json()
     assert (taken["taken"], taken["added"], taken["quarantined"]) == (1, 1, {"placeholder": 1})
+    assert taken["rows_per_second"] > 0
     assert taken["catalogue_revision"] == tried["catalogue_revision"] + 1
     again = send(priced, "/prices/imports?format=csv", content).json()
     assert (again["added"], again["known"], again["catalogue_revision"]) == (0, 1, taken["catalogue_revision"])
@@ -140,6 +148,90 @@ def test_public_lists_are_taken(priced: Writing) -> None:
     assert (told["added"], told["skipped"]) == (1, {"documentation": 1})
     (price,) = items(priced.client, "/hosted-prices?provider=acme")
     assert (price["input_per_million"], price["output_per_million"]) == ("0.23", "0.4")
+
+
+def test_an_old_revision_prices_a_plan_as_it_did(priced: Writing) -> None:
+    """Byte for byte what was answered before a cheaper offer came."""
+    question = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm", "l40s"]},
+        "rank_by": "cost",
+    }
+    before = priced.client.post("/plan", json=question)
+    cheaper = GOOD.replace("acme", "bargain").replace("24.00", "8.00")
+    assert send(priced, "/prices/imports?format=csv", HEADER + cheaper).json()["added"] == 1
+    assert priced.client.post("/plan", json=question).json()["recommended"]["cost"]["price"]["provider"] == "bargain"
+    with priced.engine.connect() as connection:
+        then = load_snapshot(connection, int(before.headers["x-catalogue-revision"]))
+    asked = read_body(json.dumps(question).encode(), PlanRequest)
+    assert ENCODER.encode(plan(question_of(asked, then))) == before.content
+
+
+def test_nothing_was_seen_on_a_day_that_has_not_come(priced: Writing) -> None:
+    """Such a row is held back, and such a day of the whole list is refused: it would hold as the newest for good."""
+    told = send(priced, "/prices/imports?format=csv", HEADER + GOOD.replace("2026-11-30", "2999-01-01")).json()
+    assert (told["added"], told["quarantined"]) == (0, {"future": 1})
+    path = "/prices/imports?format=skypilot&provider=lambda&observed_on=2999-01-01"
+    refused = send(priced, path, SKYPILOT)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "observed_on")
+
+
+def test_hosted_prices_keep_the_currency_they_are_listed_in(priced: Writing) -> None:
+    """A European list; a row that says EUR and fills a column of USD says two things."""
+    listed = [
+        {"provider": "continental", "api_model_id": "m1", "currency": "EUR", "input_per_mtok": 0.9,
+         "output_per_mtok": 1.2, "observed_on": "2026-11"},
+        {"provider": "continental", "api_model_id": "m2", "currency": "EUR", "input_usd_per_mtok": 0.9,
+         "output_usd_per_mtok": 1.2, "observed_on": "2026-11"},
+    ]  # fmt: skip
+    path = "/hosted-prices/imports?format=json"
+    told = send(priced, path, json.dumps(listed), "application/json").json()
+    assert (told["added"], told["quarantined"]) == (1, {"malformed": 1})
+    (price,) = items(priced.client, "/hosted-prices?provider=continental")
+    assert (price["currency"], price["output_per_million"], price["observed_on"]) == ("EUR", "1.2", "2026-11-01")
+
+
+def test_prices_that_want_a_rate_are_named(priced: Writing) -> None:
+    """A card listed in EUR alone has no cost until `prices.exchange_rate` says what a EUR is worth; 80 EUR then."""
+    header = HEADER.replace("price_per_instance_hour_usd", "price_per_instance_hour").replace("\n", ",currency\n")
+    row = "continental,,c.8,h100-sxm,8,80,reserved_3y,2026-11-30,a list,EUR\n"
+    assert send(priced, "/prices/imports?format=csv", header + row).json()["added"] == 1
+    question: dict[str, Any] = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "workload": {"context_tokens": 4096},
+        "hardware": {"gpus": ["h100-sxm"]},
+        "prices": {"provider": "continental", "kind": "reserved_3y"},
+    }
+    found = priced.client.post("/plan", json=question).json()["recommended"]
+    assert found["cost"] is None
+    assert any("listed in EUR" in line and "prices.exchange_rate" in line for line in found["warnings"])
+    traffic = {"traffic": {"requests_per_second": 1}}
+    told = priced.client.post("/cost", json=question | traffic).json()
+    assert (told["kinds"], any("prices in EUR are left out" in line for line in told["warnings"])) == ([], True)
+    rate = {"base": "EUR", "quote": "USD", "rate": "1.25", "observed_on": "2026-11-02"}
+    question["prices"] |= {"exchange_rate": rate}
+    cost = priced.client.post("/plan", json=question).json()["recommended"]["cost"]
+    assert (cost["currency"], cost["per_hour"]) == ("EUR", "80")
+    assert "left out" not in "".join(priced.client.post("/cost", json=question | traffic).json()["warnings"])
+
+
+def test_another_price_for_cached_tokens_is_a_contradiction(priced: Writing) -> None:
+    """As another price for fresh ones is."""
+    header = (
+        "provider,api_model_id,input_usd_per_mtok,output_usd_per_mtok,cached_input_usd_per_mtok,observed_on,source\n"
+    )
+    row = "acme,cached,0.9,1.2,{},2026-11-02,a list\n"
+    send(priced, "/hosted-prices/imports?format=csv", header + row.format(0.5))
+    told = send(priced, "/hosted-prices/imports?format=csv", header + row.format("")).json()
+    assert (told["known"], told["contradicting"]) == (0, 1)
+
+
+def test_a_name_that_no_index_holds_is_held_back(priced: Writing) -> None:
+    """And takes the rest of the list with it no more."""
+    long = GOOD.replace("x.8", "x" * 5000)
+    told = send(priced, "/prices/imports?format=csv&dry_run=true", HEADER + long + GOOD).json()
+    assert (told["taken"], told["quarantined"]) == (1, {"malformed": 1})
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_a_change_that_was_taken_back_is_none(changed: Writing) -> None:
     """Only the two ends are compared."""
     changed.post()
     assert "num_key_value_heads" not in str(diff(changed, "from=2"))
+    assert f"models/{NAME}" not in diff(changed, "from=2")
 
 
 def test_a_diff_of_one_kind_comes_in_pages(changed: Writing) -> None:

@@ -1,6 +1,7 @@
 """LiteLLM's price map becomes hosted prices per million tokens."""
 
 import io
+import json
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -67,6 +68,17 @@ def test_every_other_entry_is_accounted_for(outcomes: list[HostedPrice | Skipped
         (15, "malformed"),
         (16, "malformed"),
     ]
+
+
+def test_two_entries_of_one_model_do_not_differ_in_silence() -> None:
+    """A bare id and one with its provider are one model: the first price holds, the other is told."""
+    low = {"litellm_provider": "mistral", "mode": "chat", "input_cost_per_token": 2e-6, "output_cost_per_token": 6e-6}
+    entries = {"mistral/large": low, "large": low | {"output_cost_per_token": 9e-6}, "x": low | {"source": "a\0"}}
+    taken, other, unstorable = read_litellm(io.StringIO(json.dumps(entries)), DAY, "s")
+    assert isinstance(taken, HostedPrice)
+    assert isinstance(other, Quarantined)
+    assert isinstance(unstorable, Quarantined)
+    assert (other.reason, unstorable.reason) == ("contradiction", "malformed")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "7"])

@@ -14,10 +14,14 @@ from service.catalogue.importers.gpuhunt import read_gpuhunt
 from service.catalogue.importers.outcome import Quarantined, Skipped, Tally, WrongFormat
 from service.catalogue.importers.own import read_price_csv, read_price_json
 from service.catalogue.importers.skypilot import read_skypilot
+from service.catalogue.records.gpu import GpuRecord
 from service.catalogue.records.price import Price, PriceKind
+from service.storage.seed import shipped
 
 DATA = Path(__file__).parent.parent / "data" / "prices"
 DAY = date(2026, 11, 1)
+
+SHIPPED_GPUS = [record for record in shipped() if isinstance(record, GpuRecord)]
 
 Outcomes = list[Price | Skipped | Quarantined]
 
@@ -210,6 +214,21 @@ class TestSkyPilot:
         ("RTX4090D", "not catalogued"),
         ("tpu-v6e-8", "not catalogued"),
         ("Gaudi HL-205", "not catalogued"),
+        ("NVIDIA H100 SXM5 80GB", "h100-sxm"),
+        ("H100 SXM 80 GB", "h100-sxm"),
+        ("H100 NVL 94GB", "h100-nvl"),
+        ("HGX H200", "h200-sxm"),
+        ("nvidia-h100-mega-80gb", "h100-sxm"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
+        ("L40S-48GB", "l40s"),
+        ("GB200 NVL72", "gb200"),
+        ("GH200 96GB", "gh200-96gb"),
+        ("RTX PRO 6000 Server Edition", "rtx-pro-6000-server"),
+        ("Tesla P40 24GB", "not catalogued"),
+        ("RTX 4090 48GB", "unknown"),
+        ("A100 SXM4 64GB", "unknown"),
+        ("H20-3e", "unknown"),
+        ("RTX 6000 Blackwell", "unknown"),
         ("H1000", "unknown"),
         ("L400", "unknown"),
         ("", "unknown"),
@@ -225,6 +244,19 @@ def test_names_of_cards(name: str, found: str) -> None:
             assert found == "not catalogued"
         case _:
             assert found == "unknown"
+
+
+@pytest.mark.parametrize("record", SHIPPED_GPUS, ids=lambda record: record.slug)
+def test_own_lists_may_name_a_card_as_the_catalogue_does(record: GpuRecord) -> None:
+    """By slug and by full name it is that card; an alias may stand for more than one, that card among them."""
+    for name in (record.slug, record.name):
+        verdict = match_gpu(gpu_names.OWN, name, provider="somebody")
+        assert isinstance(verdict, Match), name
+        assert verdict.gpu == record.slug
+    for alias in record.aliases:
+        verdict = match_gpu(gpu_names.OWN, alias, provider="somebody")
+        assert isinstance(verdict, Match), alias
+        assert record.slug in (verdict.gpu, *verdict.ambiguous)
 
 
 class TestGpuhunt:

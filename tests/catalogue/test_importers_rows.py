@@ -1,6 +1,7 @@
 """CSV and JSON text becomes numbered rows, and one bad row costs only itself."""
 
 import csv
+import gzip
 import io
 import json
 from decimal import Decimal
@@ -68,6 +69,7 @@ def test_text_that_is_not_utf_8_is_a_bad_row() -> None:
     [
         ([], "the file is empty"),
         ([b"\xff\xfea\x00"], "UTF-16"),
+        ([gzip.compress(b"price\n")], "packed by gzip"),
         (["provider;price\n"], "missing column price"),
         (["price,PRICE\n"], "named twice"),
     ],
@@ -110,6 +112,12 @@ def test_a_broken_json_line_costs_only_itself() -> None:
     ]
 
 
+def test_json_text_that_no_database_takes_is_a_bad_row() -> None:
+    """JSON can spell a NUL and half of a surrogate pair."""
+    rows = list(read_json(['{"a": "x\\u0000"}\n', '{"a": "x\\ud800"}\n', '{"a": "\\ud83d\\ude00"}\n']))
+    assert [isinstance(row, BadRow) for row in rows] == [True, True, False]
+
+
 @pytest.mark.parametrize("text", ["", "price,gpu\n", "7", '{\n "prices": []\n}', '[{"a": 1}, oops]', '[{"a": 1}', "[1"])
 def test_text_that_is_no_json_list_is_refused(text: str) -> None:
     """Empty, CSV, a lone value, an object of lists, an array that is broken or breaks off."""
@@ -138,10 +146,11 @@ def test_other_cells_are_strict_too() -> None:
     assert count("0.125", "n") == Decimal("0.125")
     assert flag("True", "spot") is True
     assert day("2026-02-28", "d").isoformat() == "2026-02-28"
+    assert day("2026-02", "d").isoformat() == "2026-02-01"
     for bad in ("0", "0.0", "1025", "x"):
         with pytest.raises(BadValue):
             count(bad, "n")
-    for bad in ("2026-02-30", "2026-2-1", "20260228", "2026-W01-1"):
+    for bad in ("2026-02-30", "2026-2-1", "2026-13", "2026", "20260228", "2026-W01-1"):
         with pytest.raises(BadValue):
             day(bad, "d")
     with pytest.raises(BadValue):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.catalogue.offers import PricesWanted, best_offers, is_comparable
+from service.catalogue.offers import PricesWanted, best_offers, is_comparable, other_currencies
 from service.catalogue.records.price import InstanceType, Price, PriceKind
 from service.catalogue.snapshot import Snapshot, UnknownName
 from service.sizing.cost import ExchangeRate
@@ -48,6 +48,22 @@ def test_the_newest_observation_holds_even_where_it_is_dearer() -> None:
 def test_of_two_sources_of_one_day_the_dearer_holds() -> None:
     """A promise must not rest on the more hopeful of two."""
     assert asked(PRICE, replace(PRICE, source="another", amount_per_hour=Decimal(39))) == [("x.8", Decimal(40))]
+
+
+def test_of_two_hosts_of_one_day_the_cheaper_holds() -> None:
+    """On a marketplace two prices are two machines, not two accounts of one."""
+    wanted = PricesWanted(kind=PriceKind.MARKETPLACE)
+    host = replace(PRICE, kind=PriceKind.MARKETPLACE)
+    assert asked(host, replace(host, amount_per_hour=Decimal(39)), wanted=wanted) == [("x.8", Decimal(39))]
+
+
+def test_what_is_left_out_for_its_currency_alone_is_told() -> None:
+    """Not what is in USD, nor what was not asked for."""
+    euro = replace(PRICE, currency="EUR")
+    yen = replace(PRICE, currency="JPY", kind=PriceKind.SPOT)
+    assert other_currencies([PRICE, euro, yen], WANTED) == ("EUR",)
+    rate = ExchangeRate("EUR", "USD", Decimal("1.25"), "2026-11-02")
+    assert other_currencies([PRICE, euro, yen], PricesWanted(exchange_rate=rate)) == ()
 
 
 def test_the_cheapest_place_of_each_size_remains() -> None:

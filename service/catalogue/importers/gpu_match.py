@@ -89,7 +89,9 @@ def match_gpu(
         Whether `memory` far below the card's means a share of it is sold (else it is a contradiction).
     """
     key = gpu_names.key(name)
-    candidates = table.get(key) or gpu_names.COMMON.get(key) or _without_form(table, key)
+    candidates = table.get(key) or gpu_names.COMMON.get(key)
+    if candidates is None and (bare := _bare(name)) != key:
+        key, candidates = bare, _qualified(table, name, bare)
     if candidates is None:
         return NotCatalogued() if gpu_names.NOT_CATALOGUED.fullmatch(key) else Unknown()
     pinned = _pinned(provider, key, instance_type)
@@ -123,16 +125,32 @@ def match_gpu(
     return _match(candidates, None)
 
 
-_FORM_AT_END = re.compile(r"(?P<name>.+?)(?P<form>sxm|pcie)[0-9]?")
+_SIZE_APART = re.compile(r"(?<=[0-9])\s+(?=gi?b\b)")
+_WORD = re.compile(r"[a-z0-9]+")
+_MEMORY_WORD = re.compile(r"([0-9]{1,3})g(?:i?b)?")
+_FORM_WORD = re.compile(r"(sxm|pcie)[0-9]?|hgx")
+_NOISE = re.compile(r"hbm[0-9]e?|gddr[0-9]x?|oam|nvl[0-9]+|nvlink|edition|generation|tensor|core|per|gpus?|baremetal")
 
 
-def _without_form(table: Mapping[str, tuple[str, ...]], key: str) -> tuple[str, ...] | None:
-    """Cards of a name that is known without the form factor it ends in ("L40S_PCIE")."""
-    parts = _FORM_AT_END.fullmatch(key)
-    if parts is None:
-        return None
-    known = table.get(parts["name"]) or gpu_names.COMMON.get(parts["name"], ())
-    return tuple(slug for slug in known if _form(slug) == parts["form"]) or None
+def _words(name: str) -> list[str]:
+    return _WORD.findall(_SIZE_APART.sub("", name.casefold()))
+
+
+def _bare(name: str) -> str:
+    """The key of a name without what only qualifies the card: its form factor, its memory and words of no account."""
+    qualifiers = (_MEMORY_WORD, _FORM_WORD, _NOISE)
+    return gpu_names.key("".join(word for word in _words(name) if not any(each.fullmatch(word) for each in qualifiers)))
+
+
+def _qualified(table: Mapping[str, tuple[str, ...]], name: str, bare: str) -> tuple[str, ...] | None:
+    """Cards of a name that is known bare and whose other words fit them ("L40S_PCIE", "H100 SXM5 80GB"); else None."""
+    fitting = table.get(bare) or gpu_names.COMMON.get(bare, ())
+    for word in _words(name):
+        if form := _FORM_WORD.fullmatch(word):
+            fitting = tuple(slug for slug in fitting if _form(slug) == (form[1] or "sxm"))
+        elif size := _MEMORY_WORD.fullmatch(word):
+            fitting = _fitting(fitting, ((Decimal(size[1]),),))
+    return fitting or None
 
 
 def _form(slug: str) -> str:

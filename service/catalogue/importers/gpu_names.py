@@ -1,6 +1,7 @@
 """What price lists call the cards, and which card of the catalogue each name means. Data, reviewed by hand.
 
 A name is looked up by its letters and digits alone (`key`): "RTX-6000-Ada", "RTX 6000 Ada" and "RTX6000Ada" are one.
+A name that is not found is looked up without its form factor, memory and words of no account, which must then fit.
 Where a name fits several cards it lists them all, and only evidence in the same row (`gpu_match`) decides.
 """
 
@@ -55,6 +56,7 @@ MEMORY_GB: Mapping[str, int] = {
     "rtx-pro-4500": 32,
     "rtx-5090": 32,
     "gb10": 128,
+    "rubin-vr200": 288,
     "mi210": 64,
     "mi250x": 128,
     "mi300x": 192,
@@ -123,6 +125,8 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "v10032gb": _V100_32,
     "v100sxm2": ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     "v100pcie": ("v100-pcie-16gb", "v100-pcie-32gb"),
+    "v100pcie16gb": ("v100-pcie-16gb",),
+    "v100pcie32gb": ("v100-pcie-32gb",),
     "v100sxm216gb": ("v100-sxm2-16gb",),
     "v100sxm232gb": ("v100-sxm2-32gb",),
     "l4": ("l4",),
@@ -160,6 +164,10 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "gb200": ("gb200",),
     "gb300": ("gb300",),
     "gb10": ("gb10",),
+    "gb10dgxspark": ("gb10",),
+    "dgxspark": ("gb10",),
+    "vr200": ("rubin-vr200",),
+    "rubinvr200": ("rubin-vr200",),
     "rtx3090": ("rtx-3090",),
     "rtx3090ti": ("rtx-3090-ti",),
     "rtx4090": ("rtx-4090",),
@@ -176,19 +184,30 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "rtx5000adageneration": ("rtx-5000-ada",),
     "rtx6000ada": ("rtx-6000-ada",),
     "rtx6000adageneration": ("rtx-6000-ada",),
+    "rtxada6000": ("rtx-6000-ada",),
+    "6000ada": ("rtx-6000-ada",),
     "rtxpro6000": _RTX_PRO_6000,
     "rtxpro600096gb": _RTX_PRO_6000,
+    "rtxpro6000blackwell": _RTX_PRO_6000,
     "rtxpro6000s": ("rtx-pro-6000-server",),
     "rtxpro6000se": ("rtx-pro-6000-server",),
     "rtxpro6000server": ("rtx-pro-6000-server",),
+    "rtxpro6000blackwellserver": ("rtx-pro-6000-server",),
     "rtxpro6000blackwellserveredition": ("rtx-pro-6000-server",),
     "rtxpro6000ws": ("rtx-pro-6000-workstation",),
     "rtxpro6000wk": ("rtx-pro-6000-workstation",),
+    "rtxpro6000workstation": ("rtx-pro-6000-workstation",),
+    "rtxpro6000blackwellworkstation": ("rtx-pro-6000-workstation",),
     "rtxpro6000blackwellworkstationedition": ("rtx-pro-6000-workstation",),
     "rtxpro6000maxq": ("rtx-pro-6000-max-q",),
+    "rtxpro6000maxqworkstation": ("rtx-pro-6000-max-q",),
+    "rtxpro6000blackwellmaxq": ("rtx-pro-6000-max-q",),
+    "rtxpro6000blackwellmaxqworkstation": ("rtx-pro-6000-max-q",),
     "rtxpro6000blackwellmaxqworkstationedition": ("rtx-pro-6000-max-q",),
     "rtxpro5000": ("rtx-pro-5000",),
+    "rtxpro5000blackwell": ("rtx-pro-5000",),
     "rtxpro4500": ("rtx-pro-4500",),
+    "rtxpro4500blackwell": ("rtx-pro-4500",),
     "mi210": ("mi210",),
     "mi250x": ("mi250x",),
     "mi300x": ("mi300x",),
@@ -219,6 +238,8 @@ GPUHUNT: Mapping[str, tuple[str, ...]] = {
 
 OWN: Mapping[str, tuple[str, ...]] = {
     **{re.sub("[^a-z0-9]", "", slug): (slug,) for slug in MEMORY_GB},
+    "a100": _A100_40 + _A100_80,
+    "v100": _V100_16 + _V100_32,
     "a10040gb": _A100_40,
     "a10080gb": _A100_80,
     "v10016gb": _V100_16,
@@ -237,7 +258,7 @@ NOT_CATALOGUED = re.compile(
     r"(tpu|v2|v3|v4|v5e|v5p|v5litepod|v6e)[0-9a-z]*|gtx[0-9a-z]+|k80|m4000|m60|p4|p40|p100|p4000|p5000|p6000|t4g|a2|a16|"
     r"rtx(2060|2070|2080|3050|3060|3070|3080|4060|4070|4080|5060|5070|5080)(s|ti|super|tisuper|sti|laptop|d)?|"
     r"rtx[45]090(d|laptop)|(quadro|q)rtx[0-9]+|rtx(4000|5000|6000|8000)|titan[a-z0-9]*|a100x|rtxa2000|a2000|rtxa4500|a4500|rtxa5500|rtx2000ada|"
-    r"rtx4500ada|rtx5880ada|rtxpro(2000|4000)|a800pcie|"
+    r"rtx4500ada|rtx5880ada|rtxpro(2000|4000)(blackwell)?|a800pcie|"
     r"mi25|mi50|mi60|mi100|mi250|mi300a|radeon[a-z0-9]+|v520|v620|v710|rx[0-9]+[a-z]*|"
     r"gaudi|gaudi1|gaudihl205|trainium[0-9n]*|inferentia[0-9]*|qualcomm[a-z0-9]*|"
     r"n150|n300|p100a|p150[a-z]?|p300|ttgalaxy(wh|bh)"
@@ -360,9 +381,6 @@ PROVIDERS: Mapping[str, str] = {
     "crusoecloud": "crusoe",
 }
 """Names of one provider -> ours. A provider not listed keeps its own name in lower case."""
-
-MARKETPLACES = frozenset({"vast-ai", "lium", "akash"})
-"""Providers whose hosts each set their own price: two prices for one offer are two hosts, not a contradiction."""
 
 
 def provider_slug(name: str) -> str:

@@ -13,7 +13,7 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal
 from service.catalogue.importers.gpu_match import Match, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import Price, PriceKind
+from service.catalogue.records.price import MARKETPLACES, Price, PriceKind
 from service.sizing.cost.exchange import USD
 
 REQUIRED = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
@@ -26,6 +26,7 @@ def read_gpuhunt(
     *,
     provider: str,
     typical: Mapping[str, Decimal] | None = None,
+    latest: date | None = None,
 ) -> Iterator[Price | Skipped | Quarantined]:
     """Prices of one provider's `<provider>.csv`, streaming.
 
@@ -37,6 +38,8 @@ def read_gpuhunt(
         gpuhunt's name of the provider (the file's name), or our own.
     typical : mapping of str to Decimal or None
         Usual USD per GPU and hour by slug, to find outliers.
+    latest : date or None
+        The last day on which a price can have been seen; None: any.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def read_gpuhunt(
         If the columns are not those of a gpuhunt catalogue.
     """
     cloud = gpu_names.provider_slug(provider)
-    ledger = Ledger(typical or {})
+    ledger = Ledger(typical or {}, latest)
     for row in rows.read_csv(lines, REQUIRED):
         if isinstance(row, rows.BadRow):
             yield Quarantined(row.number, "malformed", row.why)
@@ -92,7 +95,7 @@ def read_gpuhunt(
 def _kind(cloud: str, spot: bool) -> PriceKind:
     if spot:
         return PriceKind.SPOT
-    return PriceKind.MARKETPLACE if cloud in gpu_names.MARKETPLACES else PriceKind.ON_DEMAND
+    return PriceKind.MARKETPLACE if cloud in MARKETPLACES else PriceKind.ON_DEMAND
 
 
 @lru_cache(maxsize=4096)

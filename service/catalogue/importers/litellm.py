@@ -11,9 +11,11 @@ from datetime import date
 from decimal import Decimal, InvalidOperation
 from typing import IO, Any, cast
 
+from service.catalogue.importers import rows
+from service.catalogue.importers.building import HostedLedger
 from service.catalogue.importers.outcome import Quarantined, Skipped, WrongFormat
 from service.catalogue.importers.rows import BadValue, day
-from service.catalogue.records.price import HostedPrice, check_hosted_price, money
+from service.catalogue.records.price import HostedPrice, money
 from service.sizing.cost.exchange import USD
 
 TEXT_MODES = frozenset({"chat", "completion", "responses"})
@@ -42,7 +44,7 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def read_litellm(
-    stream: IO[str] | IO[bytes], observed_on: date, source: str
+    stream: IO[str] | IO[bytes], observed_on: date, source: str, *, latest: date | None = None
 ) -> Iterator[HostedPrice | Skipped | Quarantined]:
     """Prices of the text models in the file.
 
@@ -53,6 +55,8 @@ def read_litellm(
     ----------
     observed_on : date
         Day of the file.
+    latest : date or None
+        The last day on which a price can have been seen; None: any.
 
     Raises
     ------
@@ -65,19 +69,23 @@ def read_litellm(
         raise WrongFormat(f"not JSON: {error}"[:200]) from None
     if not isinstance(entries, dict):
         raise WrongFormat("one JSON object, model id -> attributes, was expected")
+    ledger = HostedLedger(latest)
     for row, (key, entry) in enumerate(cast("dict[str, object]", entries).items(), start=1):
+        if not rows.storable(key):
+            yield Quarantined(row, "malformed", "the id holds characters that are no text")
+            continue
         if not isinstance(entry, dict):
             yield Quarantined(row, "malformed", f"{key[:80]} is not an object")
             continue
         try:
-            yield _entry(row, key, cast("dict[str, Any]", entry), observed_on, source)
+            found = _entry(row, key, cast("dict[str, Any]", entry), observed_on, source)
         except BadValue as bad:
             yield Quarantined(row, "malformed", f"{key[:80]}: {bad}")
+            continue
+        yield ledger.enter(row, found) if isinstance(found, HostedPrice) else found
 
 
-def _entry(
-    row: int, key: str, entry: Mapping[str, Any], observed_on: date, source: str
-) -> HostedPrice | Skipped | Quarantined:
+def _entry(row: int, key: str, entry: Mapping[str, Any], observed_on: date, source: str) -> HostedPrice | Skipped:
     if key == "sample_spec":
         return Skipped(row, "documentation", "sample_spec documents the format")
     if "alias_of" in entry:
@@ -95,10 +103,11 @@ def _entry(
     provider = entry.get("litellm_provider")
     if not isinstance(provider, str) or not provider:
         raise BadValue("litellm_provider is missing")
-    if "\0" in key:
-        raise BadValue("the id contains a NUL character")
     context, ends = entry.get("max_input_tokens"), entry.get("deprecation_date")
-    price = HostedPrice(
+    told = entry.get("source")
+    if not rows.storable(f"{provider}{told}"):
+        raise BadValue("litellm_provider or source holds characters that are no text")
+    return HostedPrice(
         provider=provider.casefold(),
         model=key.removeprefix(f"{provider}/"),
         family=family_of(key),
@@ -109,12 +118,9 @@ def _entry(
         context_tokens=int(context) if isinstance(context, int | Decimal) and 0 < context < 10**9 else None,
         deprecated_on=day(str(ends), "deprecation_date") if ends else None,
         observed_on=observed_on,
-        source=f"{source} <- {entry['source']}" if isinstance(entry.get("source"), str) else source,
+        source=f"{source} <- {told}" if isinstance(told, str) else source,
         note=_note(entry),
     )
-    if doubt := check_hosted_price(price):
-        return Quarantined(row, doubt.reason, f"{key}: {doubt.message}", price)
-    return price
 
 
 def family_of(model: str) -> str:

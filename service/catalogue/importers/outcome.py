@@ -82,6 +82,11 @@ class ImportReport:
     unknown_names: dict[str, int]
     examples: dict[str, tuple[str, ...]]
 
+    @property
+    def read(self) -> int:
+        """Prices read, whatever became of them."""
+        return self.taken + sum(self.skipped.values()) + sum(self.quarantined.values())
+
 
 @dataclass(slots=True)
 class Tally:

@@ -41,6 +41,14 @@ class BadRow:
     why: str
 
 
+def storable(text: str) -> bool:
+    """Whether a database takes a text: no NUL and no half of a surrogate pair (JSON can spell both)."""
+    return "\0" not in text and not _SURROGATE.search(text)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 class BadValue(ValueError):
     """A cell that does not hold what its column promises."""
 
@@ -133,8 +141,8 @@ def _decoded(lines: Iterable[str] | Iterable[bytes]) -> Iterator[str | None]:
     first = True
     for line in lines:
         if isinstance(line, bytes):
-            if first and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise WrongFormat("the file is UTF-16; UTF-8 is expected")
+            if first:
+                _require_text(line)
             try:
                 text = line.decode("utf-8-sig" if first else "utf-8")
             except UnicodeDecodeError:
@@ -251,27 +259,41 @@ def _json_row(number: int, value: object) -> Row | BadRow:
         if isinstance(item, dict | list):
             return BadRow(number, f"{key} holds a list or an object")
         text = ("true" if item else "false") if isinstance(item, bool) else str(item)
-        if "\0" in text or "\0" in key:
-            return BadRow(number, "contains a NUL character")
+        if not storable(text) or not storable(key):
+            return BadRow(number, "contains a NUL character or half of a surrogate pair")
         cells[key.casefold()] = text.strip()
     return Row(number, cells)
 
 
 def _decoded_json(chunks: Iterable[str] | Iterable[bytes]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    first = True
     for chunk in chunks:
         if isinstance(chunk, str):
             yield chunk
             continue
+        if first:
+            _require_text(chunk)
+        first = False
         try:
             yield decoder.decode(chunk)
         except UnicodeDecodeError:
             raise WrongFormat("the file is not UTF-8 text") from None
 
 
+NO_TEXT = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x1f\x8b": "packed by gzip", b"PK\x03\x04": "packed as zip"}
+"""How files begin that are no text, and what they are."""
+
+
+def _require_text(start: bytes) -> None:
+    for mark, what in NO_TEXT.items():
+        if start.startswith(mark):
+            raise WrongFormat(f"the file is {what}; plain UTF-8 is expected")
+
+
 _AMOUNT = re.compile(r"([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,2})?")
 
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?")
 
 
 def amount(text: str, column: str) -> Decimal:
@@ -301,7 +323,7 @@ def count(text: str, column: str) -> Decimal:
 
 
 def day(text: str, column: str) -> date:
-    """A calendar day written YYYY-MM-DD.
+    """A calendar day written YYYY-MM-DD; of YYYY-MM the first, so that nothing passes for newer than it may be.
 
     Raises
     ------
@@ -310,7 +332,7 @@ def day(text: str, column: str) -> date:
     """
     try:
         if _DAY.fullmatch(text):
-            return date.fromisoformat(text)
+            return date.fromisoformat(text if len(text) > len("YYYY-MM") else f"{text}-01")
     except ValueError:
         pass
     raise BadValue(f"{column} is {text[:40]!r}; a day such as 2026-01-31 was expected")

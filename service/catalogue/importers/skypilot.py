@@ -14,7 +14,7 @@ from service.catalogue.importers import gpu_names, rows
 from service.catalogue.importers.building import Ledger, refusal, share
 from service.catalogue.importers.gpu_match import Match, Readings, Verdict, match_gpu
 from service.catalogue.importers.outcome import Quarantined, Skipped
-from service.catalogue.records.price import Price, PriceKind
+from service.catalogue.records.price import MARKETPLACES, Price, PriceKind
 from service.sizing.cost.exchange import USD
 
 REQUIRED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
@@ -29,6 +29,7 @@ def read_skypilot(
     *,
     provider: str,
     typical: Mapping[str, Decimal] | None = None,
+    latest: date | None = None,
 ) -> Iterator[Price | Skipped | Quarantined]:
     """Prices of one cloud's `vms.csv`, streaming.
 
@@ -40,6 +41,8 @@ def read_skypilot(
         The cloud's folder name in the catalogue, or our own name of it.
     typical : mapping of str to Decimal or None
         Usual USD per GPU and hour by slug, to find outliers.
+    latest : date or None
+        The last day on which a price can have been seen; None: any.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def read_skypilot(
         If the columns are not those of a `vms.csv`.
     """
     cloud = gpu_names.provider_slug(provider)
-    yield from _without_placeholder_lists(_outcomes(lines, observed_on, source, cloud, Ledger(typical or {})))
+    yield from _without_placeholder_lists(_outcomes(lines, observed_on, source, cloud, Ledger(typical or {}, latest)))
 
 
 def _outcomes(
@@ -113,7 +116,7 @@ def _outcomes(
 
 
 def _kind(cloud: str, instance_type: str) -> PriceKind:
-    if cloud in gpu_names.MARKETPLACES:
+    if cloud in MARKETPLACES:
         return PriceKind.MARKETPLACE
     if instance_type.endswith("_COMMUNITY"):
         return PriceKind.COMMUNITY

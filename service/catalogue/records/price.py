@@ -36,6 +36,10 @@ class PriceKind(StrEnum):
     COMMUNITY = "community"
 
 
+MARKETPLACES = frozenset({"vast-ai", "lium", "akash"})
+"""Providers whose hosts each set their own price: two prices for one offer are two hosts, not a contradiction."""
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceType:
     """A machine a provider rents.
@@ -126,6 +130,11 @@ class Price:
         gpus = self.gpu_count * (self.gpu_fraction or Decimal(1))
         return money(self.amount_per_hour / gpus)
 
+    @property
+    def is_set_by_host(self) -> bool:
+        """Whether each host sets its own price, so that two of one day are two offers."""
+        return self.kind is PriceKind.MARKETPLACE or self.provider in MARKETPLACES
+
 
 @dataclass(frozen=True, slots=True)
 class HostedPrice:
@@ -190,14 +199,25 @@ _LIST_KINDS = frozenset({PriceKind.ON_DEMAND, PriceKind.MARKETPLACE, PriceKind.C
 _NINES = re.compile(r"9{3,}(\.9*0*)?|9{2,}\.9{2,}0*")
 
 
-def check_price(price: Price, typical_per_gpu_hour: Decimal | None = None) -> Doubt | None:
-    """Why a price is a placeholder or an outlier; None if nothing speaks against it.
+def check_day(observed_on: date, latest: date | None) -> Doubt | None:
+    """Why nothing can have been seen on a day: it has not come yet. None of a later day than `latest` is taken."""
+    if latest is not None and observed_on > latest:
+        return Doubt("future", f"{observed_on} has not come yet: nothing can have been seen on it")
+    return None
+
+
+def check_price(price: Price, typical_per_gpu_hour: Decimal | None = None, latest: date | None = None) -> Doubt | None:
+    """Why a price is a placeholder, an outlier or of a day to come; None if nothing speaks against it.
 
     Parameters
     ----------
     typical_per_gpu_hour : Decimal or None
         What the card usually costs (`typical_per_gpu_hour`), in the price's currency; None if nothing is known.
+    latest : date or None
+        The last day on which it can have been seen; None: any.
     """
+    if doubt := check_day(price.observed_on, latest):
+        return doubt
     amount = price.amount_per_hour
     if amount <= 0:
         return Doubt("placeholder", f"a price of {amount} is no offer")
@@ -241,16 +261,23 @@ LOWEST_PER_MILLION = Decimal("0.002")
 HIGHEST_PER_MILLION = Decimal(1000)
 
 
-def check_hosted_price(price: HostedPrice) -> Doubt | None:
-    """Why a hosted price is a placeholder or an outlier; None if nothing speaks against it.
+def check_hosted_price(price: HostedPrice, latest: date | None = None) -> Doubt | None:
+    """Why a hosted price is a placeholder, an outlier or of a day to come; None if nothing speaks against it.
 
     Prompt tokens that cost more than completion tokens are doubted: generating takes more work than reading, and
-    the few such rows seen (2 of 3,700) had one price off by a power of ten.
+    the few such rows seen (2 of 3,700) had one price off by a power of ten. The bounds are of sums in USD.
+
+    Parameters
+    ----------
+    latest : date or None
+        The last day on which it can have been seen; None: any.
     """
+    if doubt := check_day(price.observed_on, latest):
+        return doubt
     read, write, cached = price.input_per_million, price.output_per_million, price.cached_input_per_million
     if read <= 0 or write <= 0:
         return Doubt("placeholder", f"input {read} and output {write} per million: free, or not known")
-    for amount in (read, write):
+    for amount in (read, write) if price.currency == USD else ():
         if amount < LOWEST_PER_MILLION:
             return Doubt("placeholder", f"{amount} per million tokens is under {LOWEST_PER_MILLION}")
         if amount > HIGHEST_PER_MILLION:
