@@ -1,12 +1,14 @@
 """The catalogue in memory: immutable, with a revision."""
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeVar
 
 from service.catalogue.accuracy import Compared, compared, errors_by_kind
@@ -35,7 +37,11 @@ Record = TypeVar("Record")
 
 OFFERS_REMEMBERED = 4096
 NEAREST = 3
-SIMILAR_ENOUGH = 0.5
+SIMILAR_ENOUGH = 0.3
+SIMILAR_PROVIDER = 0.5
+
+WORD = re.compile(r"(?:nv|mx)?fp\d+|bf\d+|int\d+|w\d+a\d+|\d+(?:\.\d+)*[a-z]*|[^\W\d_]+")
+"""A word of a name: a format of numbers, a number with its unit, or letters. `qwen3-8b-fp8` has four."""
 
 SIZED = ("gpus", "models", "startups")
 """What predictions of startups rest on."""
@@ -180,7 +186,7 @@ class Snapshot:
 
     def nearest_providers(self, name: str) -> tuple[str, ...]:
         """Providers with a similar name, the most similar first."""
-        return tuple(difflib.get_close_matches(name.casefold(), self.providers, n=NEAREST, cutoff=SIMILAR_ENOUGH))
+        return tuple(difflib.get_close_matches(name.casefold(), self.providers, n=NEAREST, cutoff=SIMILAR_PROVIDER))
 
     @cached_property
     def providers(self) -> tuple[str, ...]:
@@ -368,16 +374,49 @@ def _find(kind: str, name: str, index: Mapping[str, Record], key: Callable[[Reco
     wanted = name.casefold()
     if wanted in index:
         return index[wanted]
-    # A name without its owner is the likeliest slip, so both spellings are compared.
-    short = {spelling.rpartition("/")[2]: spelling for spelling in index}
-    # One name that begins as the other does is the same family: a base model beside what was tuned from it.
-    tail = wanted.rpartition("/")[2]
-    family = [
-        spelling
-        for name, spelling in short.items()
-        if name and tail and (tail.startswith(name) or name.startswith(tail))
-    ]
-    close = sorted(family, key=lambda spelling: abs(len(spelling.rpartition("/")[2]) - len(tail)))[:NEAREST]
-    close += difflib.get_close_matches(wanted, index, n=NEAREST, cutoff=SIMILAR_ENOUGH)
-    close += [short[match] for match in difflib.get_close_matches(tail, short, n=NEAREST)]
-    raise UnknownName(kind, name, tuple(dict.fromkeys(key(index[spelling]) for spelling in close))[:NEAREST])
+    wording = _Wording.of(wanted)
+    likeness = {spelling: wording.likeness(_Wording.of(spelling)) for spelling in index}
+    close = sorted(likeness, key=lambda spelling: (-likeness[spelling], len(spelling), spelling))
+    nearest = (key(index[spelling]) for spelling in close if likeness[spelling] >= SIMILAR_ENOUGH)
+    raise UnknownName(kind, name, tuple(dict.fromkeys(nearest))[:NEAREST])
+
+
+@dataclass(frozen=True)
+class _Wording:
+    """A name in lower case, taken apart: its owner, its words, and what characters stand side by side in it."""
+
+    owner: str
+    words: frozenset[str]
+    pairs: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str) -> "_Wording":
+        owner, _, tail = name.rpartition("/")
+        words = WORD.findall(tail or owner)
+        return cls(owner, frozenset(words), frozenset(map("".join, pairwise("".join(words)))))
+
+    def likeness(self, known: "_Wording") -> float:
+        """How well a known name answers to this one, from 0 to 1.
+
+        Most of it is the words of this name found in the other, in any order, so that a name still finds itself without
+        its owner, with other separators or with a word more or less. The rest is the characters in common, which finds
+        what was misspelt, and the owner.
+        """
+        words = _share(*(sum(map(_weight, part)) for part in _parted(self.words, known.words)))
+        pairs = _share(*map(len, _parted(self.pairs, known.pairs)))
+        return 0.65 * words + 0.3 * pairs + 0.05 * (self.owner == known.owner)
+
+
+def _parted(wanted: frozenset[str], known: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """What is in both, what is wanted and missing, and what is there beside it."""
+    return wanted & known, wanted - known, known - wanted
+
+
+def _share(common: int, missing: int, extra: int) -> float:
+    """How much of what is wanted is there, from 0 to 1: what is missing counts more than what is there beside it."""
+    return common / max(1.0, common + 0.8 * missing + 0.2 * extra)
+
+
+def _weight(word: str) -> int:
+    """A size or a version weighs double: a base model is nearer to one tuned from it than one of another size."""
+    return 2 if word[0].isdigit() else 1

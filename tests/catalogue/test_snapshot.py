@@ -42,6 +42,62 @@ def test_what_was_tuned_from_a_model_is_near_it(name: str) -> None:
     assert raised.value.nearest[0] == "example/model-7b"
 
 
+HUB = Snapshot(
+    revision=1,
+    models=tuple(
+        replace(MODEL, name=name)
+        for name in (
+            "deepseek-ai/DeepSeek-R1",
+            "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+            "deepseek-ai/DeepSeek-V3",
+            "meta-llama/Llama-3.1-70B-Instruct",
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "meta-llama/Llama-3.3-70B-Instruct",
+            "meta-llama/Meta-Llama-3-8B-Instruct",
+            "meta-llama/Meta-Llama-3.1-8B",
+            "mistralai/Mistral-7B-Instruct-v0.3",
+            "mistralai/Mixtral-8x7B-Instruct-v0.1",
+            "nvidia/Llama-3.1-70B-Instruct-FP8",
+            "Qwen/Qwen2.5-72B",
+            "Qwen/Qwen2.5-7B-Instruct",
+            "Qwen/Qwen3-4B",
+            "Qwen/Qwen3-8B",
+            "Qwen/Qwen3-8B-FP8",
+            "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+        )
+    ),
+)
+"""Names as a hub has them, in no order of likeness."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("qwen3 8b", "Qwen/Qwen3-8B"),
+        ("unsloth/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-8B-AWQ", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3_8B_FP8", "Qwen/Qwen3-8B-FP8"),
+        ("Qwen3-Coder", "Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+        ("Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen2.5-72B"),
+        ("Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("Meta-Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1"),
+        ("deepseek r1", "deepseek-ai/DeepSeek-R1"),
+        ("mixtral", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
+        ("mistralai/Mistrall-7B", "mistralai/Mistral-7B-Instruct-v0.3"),
+    ],
+)
+def test_the_model_that_was_meant_comes_first(asked: str, meant: str) -> None:
+    """Another owner or none, another spelling, a release or a quantisation the catalogue does not hold."""
+    with pytest.raises(UnknownName) as raised:
+        HUB.model(asked)
+    assert raised.value.nearest[0] == meant
+
+
 def test_an_owner_alone_is_near_to_nothing_by_its_beginning() -> None:
     """An empty name begins every name."""
     with pytest.raises(UnknownName) as raised:
