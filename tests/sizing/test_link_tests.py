@@ -36,6 +36,11 @@ FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoal
 """Of (n - 1) / n: bytes over the bus for each of a message (nccl-tests `doc/PERFORMANCE.md`)."""
 
 
+def about(value: float, rel: float | None = None) -> Any:
+    """A number to compare records with."""
+    return pytest.approx(value, rel=rel)
+
+
 def link_test(
     times_us: dict[int, float],
     *,
@@ -91,8 +96,8 @@ def test_cards_across_sockets_take_what_nccl_took(
 
 def test_the_engines_own_kernels_share_part_of_a_longer_start() -> None:
     """Twice NCCL's usual 15.8 us: 2^0.6 on NVLink, where the engine sums by itself; all of it over PCIe."""
-    assert scales(H100, EIGHT, link_test({512: 31.6}))["all_reduce"] == Scale(pytest.approx(2**0.6), 1.0)
-    assert scales(L40S, EIGHT, link_test({512: 48.4}))["all_reduce"] == Scale(pytest.approx(2.0), 1.0)
+    assert scales(H100, EIGHT, link_test({512: 31.6}))["all_reduce"] == Scale(about(2**0.6), 1.0)
+    assert scales(L40S, EIGHT, link_test({512: 48.4}))["all_reduce"] == Scale(about(2.0), 1.0)
 
 
 def test_a_shorter_start_says_nothing_of_the_engines_own_kernels() -> None:
@@ -104,7 +109,7 @@ def test_a_shorter_start_says_nothing_of_the_engines_own_kernels() -> None:
 def test_only_what_was_measured_is_moved() -> None:
     """Long messages tell no start, short ones no rate, those between neither."""
     long = {size: time for size, time in slower(2).items() if size >= 8 * MIB}
-    assert scales(H100, EIGHT, link_test(long))["all_reduce"] == Scale(1.0, pytest.approx(0.5, rel=0.02))
+    assert scales(H100, EIGHT, link_test(long))["all_reduce"] == Scale(1.0, about(0.5, rel=0.02))
     short = {size: time for size, time in slower(2).items() if size <= 32 * KIB}
     assert scales(H100, EIGHT, link_test(short))["all_reduce"].rate == 1
     assert scales(H100, EIGHT, link_test({512 * KIB: 40.0})) == {}
@@ -113,7 +118,7 @@ def test_only_what_was_measured_is_moved() -> None:
 def test_two_tests_may_tell_one_figure_each() -> None:
     """One of short and one of long messages together move both."""
     short, long = link_test({512: 31.6}), link_test({512 * MIB: 2 * 2075.4}, name="b")
-    assert scales(H100, EIGHT, short, long)["all_reduce"] == Scale(pytest.approx(2**0.6), pytest.approx(0.5))
+    assert scales(H100, EIGHT, short, long)["all_reduce"] == Scale(about(2**0.6), about(0.5))
 
 
 def test_each_doubling_halves_what_is_believed() -> None:
@@ -152,7 +157,7 @@ def test_between_nodes_the_test_replaces_the_assumed_network() -> None:
     """28 GB/s are assumed for a message of sixteen GPUs on two nodes; 140 were measured, and 80 us to start."""
     network = link_test({512: 80.0, 512 * MIB: 40.0 + 512 * MIB / 140e3}, ranks=16, nodes=2)
     scale = scales(H100, Layout(16), network)["all_reduce"]
-    assert scale == Scale(pytest.approx(2.0), pytest.approx(5.0, rel=0.02))
+    assert scale == Scale(about(2.0), about(5.0, rel=0.02))
 
 
 def test_a_rack_is_not_a_network() -> None:
@@ -166,9 +171,9 @@ def test_expert_ranks_exchange_by_gathering() -> None:
     """An all-gather of 512 MiB moves half the bytes of an all-reduce: 1,037.7 us are usual; other operations half."""
     layout = Layout(1, 1, 8, expert_parallel=True)
     gather = link_test({1024 * MIB: 2 * 2075.4}, operation="all_gather")
-    assert scales(H100, layout, gather) == {"exchange": Scale(1.0, pytest.approx(0.5))}
+    assert scales(H100, layout, gather) == {"exchange": Scale(1.0, about(0.5))}
     sums = link_test({512 * MIB: 4 * 2075.4}, name="b")
-    assert scales(H100, layout, sums) == {"exchange": Scale(1.0, pytest.approx(0.5))}
+    assert scales(H100, layout, sums) == {"exchange": Scale(1.0, about(0.5))}
     assert scales(H100, layout, gather, link_test(slower(9), name="b"))["exchange"].rate == pytest.approx(0.5)
 
 
@@ -176,11 +181,9 @@ def test_stages_hand_on_as_fast_as_was_measured() -> None:
     """Usual inside a node are 8 us and 230 GB/s, between nodes 18 us and 34 GB/s."""
     inside = link_test({1024: 12.0, 512 * MIB: 8.0 + 512 * MIB / 115e3}, ranks=4, operation="sendrecv")
     across = link_test({1024: 18.0, 512 * MIB: 18.0 + 512 * MIB / 17e3}, ranks=2, nodes=2, operation="sendrecv")
-    assert scales(H100, Layout(1, 4), inside, across) == {
-        "handoff": Scale(pytest.approx(1.5), pytest.approx(0.5, rel=0.01))
-    }
+    assert scales(H100, Layout(1, 4), inside, across) == {"handoff": Scale(about(1.5), about(0.5, rel=0.01))}
     assert scales(H100, Layout(8, 2), inside, across) == {
-        "handoff_between_nodes": Scale(pytest.approx(1.0), pytest.approx(0.5, rel=0.01))
+        "handoff_between_nodes": Scale(about(1.0), about(0.5, rel=0.01))
     }
     assert set(scales(H100, Layout(4, 4), inside, across)) == {"handoff", "handoff_between_nodes"}
 

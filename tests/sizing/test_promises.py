@@ -136,7 +136,8 @@ def test_pairs_without_fast_links_are_searched_where_single_cards_do_not_serve()
     assert recommended(promised(sequences=1, layout=Layout(2), **asked))
     copies = recommended(promised(sequences=4, gpu_counts=(8,), **asked)).layout
     assert (copies.tensor_parallel_size, copies.data_parallel_size) == (2, 4)
-    loose = recommended(promised(sequences=4, gpu_counts=(8,), **asked | {"tpot": 200})).layout
+    asked["tpot"] = 200
+    loose = recommended(promised(sequences=4, gpu_counts=(8,), **asked)).layout
     assert loose.tensor_parallel_size == 1
 
 
