@@ -281,3 +281,32 @@ def test_prompts_seen_whole_fit_in_one_step(config: dict[str, Any]) -> None:
     options = EngineOptions(version="0.33.0", max_num_batched_tokens=500, max_num_seqs=8)
     words = f"max_num_batched_tokens (500) is smaller than max_model_len ({config['max_position_embeddings']})."
     assert (refused(config, Layout(), options) or "").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changed", "words"),
+    [
+        (16, {}, "sconv SWA cache supports tp_size <= num_kv_heads (8), got 16"),
+        (1, {"o_bias": True}, "When not reduce the results, adding bias to the results can lead to incorrect results"),
+        (1, {"dtype": "float16"}, "sconv SWA cache supports bfloat16 only, got torch.float16"),
+        (8, {}, None),
+    ],
+)
+def test_inputs_of_convolutions(ranks: int, changed: dict[str, Any], words: str | None) -> None:
+    """Inkling keeps the inputs of its convolutions by whole KV heads, in bfloat16."""
+    inkling = {
+        "architectures": ["InklingForCausalLM"],
+        "model_type": "inkling_model",
+        "dtype": "bfloat16",
+        "hidden_size": 2048,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "local_layer_ids": [0, 1],
+        "dense_mlp_idx": 3,
+        "intermediate_size": 2048,
+        "vocab_size": 32000,
+        "model_max_length": 4096,
+        **changed,
+    }
+    assert refused(inkling, Layout(ranks)) == words

@@ -10,9 +10,10 @@ from service.sizing.engine import backends, kv_dtypes
 from service.sizing.engine.backends import Kernels, choose_kernels
 from service.sizing.engine.kv_dtypes import indexer_cell
 from service.sizing.engine.refusal import Refusal, use
+from service.sizing.hardware import Vendor
 from service.sizing.kv_cache.block_size import attended_token_bytes, checkpoint_grid, chosen_block_size
 from service.sizing.kv_cache.packed import packed_kernels, packed_spec, pooled_kernels, ring_spec, stride_bytes
-from service.sizing.kv_cache.page_bytes import heads_on_rank, state_bytes, token_bytes
+from service.sizing.kv_cache.page_bytes import heads_on_rank, inputs_token_bytes, state_bytes, token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting, attention_query, first_attended, head_size
 from service.sizing.kv_cache.specs import CacheKind, CacheSpec
 from service.sizing.model.shape import (
@@ -20,6 +21,7 @@ from service.sizing.model.shape import (
     Cache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     LayerShape,
     ModelShape,
@@ -78,7 +80,7 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(kernels, Refusal):
                 return kernels
             served[cache, dtype] = kernels
-            if isinstance(cache, IndexerCache | PackedCache | RingCache):
+            if isinstance(cache, IndexerCache | PackedCache | RingCache | InputsCache):
                 general[kernels] = None
                 continue
             query = attention_query(setting, cache, dtype)
@@ -100,6 +102,8 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(cache, PackedCache)
             else ring_spec(cache)
             if isinstance(cache, RingCache)
+            else inputs_spec(setting, cache)
+            if isinstance(cache, InputsCache)
             else token_spec(setting, cache, served[cache, dtype], dtype, block_size)
             for cache in layer.caches
         )
@@ -128,13 +132,17 @@ def stage_counts(model: ModelShape, stages: int, specs: LayerSpecs) -> dict[Cach
 
 
 def cache_kernels(
-    setting: CacheSetting, cache: Attended | IndexerCache | PackedCache | RingCache, dtype: str
+    setting: CacheSetting, cache: Attended | IndexerCache | PackedCache | RingCache | InputsCache, dtype: str
 ) -> Kernels | Refusal:
     """The kernels that serve one cache: pages of 64 tokens for 8-bit indexer keys, of 128 for MiniMax M3's."""
     if isinstance(cache, PackedCache):
         return packed_kernels(setting, cache)
     if isinstance(cache, RingCache):
         return Kernels("KPOOL_TAIL", (1,))
+    if isinstance(cache, InputsCache):
+        return Kernels("INKLING_SCONV_SWA", (1,))
+    if isinstance(cache, AttentionCache) and cache.relative and setting.device.vendor is Vendor.NVIDIA:
+        return Kernels("FLASH_ATTN")
     if isinstance(cache, IndexerCache) and cache.tokens_per_key > 1:
         return pooled_kernels(setting, cache)
     if isinstance(cache, IndexerCache):
@@ -172,6 +180,20 @@ def state_spec(setting: CacheSetting, cache: StateCache, block_size: int, padded
         token_bytes=0,
         geometry=(cache.kind, cache.tensors),
         state_blocks=state_blocks(setting, cache),
+    )
+
+
+def inputs_spec(setting: CacheSetting, cache: InputsCache) -> CacheSpec:
+    """The inputs of short convolutions: a sliding window in blocks of its own length."""
+    tensor = setting.layout.tensor_parallel_size
+    size = inputs_token_bytes(cache, tensor)
+    return CacheSpec(
+        kind=CacheKind.WINDOW,
+        block_size=cache.tokens,
+        page_bytes=cache.tokens * size,
+        token_bytes=size,
+        geometry=(heads_on_rank(cache.heads, tensor), cache.width, 0),
+        span=cache.tokens,
     )
 
 

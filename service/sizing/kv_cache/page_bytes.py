@@ -6,6 +6,7 @@ from service.sizing.model.shape import (
     AttentionCache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     ModelShape,
     PackedCache,
@@ -31,6 +32,11 @@ def state_bytes(cache: StateCache, tensor_parallel_size: int) -> int:
         sum(units.per_rank(tensor_parallel_size) for units in tensor.rows) * tensor.columns * tensor.element_bytes
         for tensor in cache.tensors
     )
+
+
+def inputs_token_bytes(cache: InputsCache, tensor_parallel_size: int) -> int:
+    """Bytes of one token's inputs of convolutions on a rank: 16 bits an element."""
+    return heads_on_rank(cache.heads, tensor_parallel_size) * cache.width * 2
 
 
 def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor_parallel_size: int = 1) -> int:

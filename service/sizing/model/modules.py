@@ -122,6 +122,7 @@ class Experts:
 
     `least_width` is the width that tensor parallel without expert parallel pads a rank's share of an expert up to.
     `spread` is false for classes that know tensor parallelism only: they split each expert over its ranks alone.
+    `filled` is true for classes that add empty experts until the ranks divide them.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Experts:
     least_width: int = 0
     tensor_class: TensorClass = TensorClass.EXPERTS
     spread: bool = True
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

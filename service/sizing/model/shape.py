@@ -12,7 +12,8 @@ class AttentionCache:
     """Keys and values of one attention: full, or limited to a sliding `window` or a local `chunk` of tokens.
 
     `heads` are the query heads (they decide compute, not memory). `sparse` marks a layer whose indexer picks the blocks
-    that attend (MiniMax M3).
+    that attend (MiniMax M3), `relative` one whose own operator adds logits by distance (Inkling): it stores as
+    FlashAttention does on every card, and keeps two scales instead of four.
     """
 
     heads: int
@@ -22,6 +23,7 @@ class AttentionCache:
     window: int | None = None
     chunk: int | None = None
     sparse: bool = False
+    relative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ class RingCache:
 
     slots: int
     slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputsCache:
+    """Inputs of short convolutions over the last `tokens` tokens: `width` 16-bit elements for each of `heads` heads."""
+
+    heads: int
+    width: int
+    tokens: int
 
 
 class PackedRole(StrEnum):
@@ -130,7 +141,7 @@ class CrossCache:
     source_tokens: int
 
 
-Cache = AttentionCache | LatentCache | IndexerCache | RingCache | PackedCache | StateCache | CrossCache
+Cache = AttentionCache | LatentCache | IndexerCache | RingCache | InputsCache | PackedCache | StateCache | CrossCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
         ("qianfan2", {"quantization_config": AWQ}, "quantization_config"),
         ("nvembed", {"quantization_config": FP8}, "quantization_config"),
         ("nvembed", {"llm_config": {"architectures": ["LlamaForCausalLM"]}}, "llm_config.architectures"),
+        ("inktext", {"gate_activation": "softmax"}, "gate_activation"),
+        ("inktext", {"shared_expert_sink": False}, "shared_expert_sink"),
+        ("inktext", {"local_layer_ids": None, "layer_types": ["hybrid", *["hybrid_sliding"] * 6]}, "layer_types"),
+        ("k2mova", {"quantization_config": FP8}, "mova_num_experts"),
     ],
 )
 def test_what_no_rule_covers_is_refused_by_name(name: str, changed: dict[str, Any], field: str) -> None:

@@ -11,7 +11,7 @@ from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, built_first, in_build_order
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
-from service.sizing.model.shape import StateCache, StateKind
+from service.sizing.model.shape import InputsCache, StateCache, StateKind
 from service.sizing.weights import held_whole, rank_bytes, stage_bounds, vocabulary_on_rank
 
 WHAT = {
@@ -106,6 +106,21 @@ def kv_heads_at_least_ranks(setting: Setting) -> Refusal | None:
         f"{model.architecture} crashes on more tensor ranks ({tensor}) than KV heads ({model.kv_heads})",
         "integer modulo by zero",
     )
+
+
+def inputs_have_heads(setting: Setting) -> Refusal | None:
+    """The cache of a convolution's inputs has at least one whole KV head on every rank."""
+    tensor = setting.layout.tensor_parallel_size
+    for layer in setting.model.distinct:
+        for cache in layer.caches:
+            if isinstance(cache, InputsCache) and tensor > cache.heads:
+                return Refusal(
+                    "more_ranks_than_kv_heads",
+                    f"the inputs of convolutions of {cache.heads} KV heads do not split over {tensor} GPUs",
+                    f"sconv SWA cache supports tp_size <= num_kv_heads ({cache.heads}), got {tensor}",
+                    f"choose a tensor parallel size of at most {cache.heads}",
+                )
+    return None
 
 
 def state_divides(setting: Setting) -> Refusal | None:
@@ -225,6 +240,7 @@ RULES: tuple[Rule, ...] = (
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
+    inputs_have_heads,
     state_divides,
     dimensions_divide,
     tied_head_divides,
