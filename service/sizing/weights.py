@@ -81,7 +81,10 @@ def sizes_on_rank(module: Linear, layout: Layout) -> tuple[int, tuple[int, ...]]
     """
     ranks = 1 if held_whole(module, layout) else layout.tensor_parallel_size
     inputs = module.inputs.per_rank(ranks) if module.split is Split.ROW else module.inputs.total
-    outputs = tuple(units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs)
+    parts = module.outputs
+    if module.joined and ranks < module.joined.count and module.joined.count % ranks == 0:
+        parts = (parts[0], module.joined)
+    outputs = tuple(units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in parts)
     return inputs, outputs
 
 

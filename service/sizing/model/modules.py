@@ -114,6 +114,8 @@ class Linear:
     """Elements that the engine builds and the published checkpoint does not hold."""
     one_beyond_units: bool = False
     """Whether ranks beyond replicated units hold the fused matrices as one, with the scales of one."""
+    joined: Units | None = None
+    """What the outputs after the first become on fewer ranks that divide its count."""
 
 
 @dataclass(frozen=True, slots=True)

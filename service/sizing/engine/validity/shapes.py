@@ -43,6 +43,7 @@ EXPERTS_AT_LEAST_RANKS = frozenset(
         "Lfm2MoeForCausalLM",
         "MiMoV2FlashForCausalLM",
         "MiMoV2ForCausalLM",
+        "MiMoV2OmniForCausalLM",
         "MiniMaxM2ForCausalLM",
         "Qwen2MoeForCausalLM",
         "Qwen3MoeForCausalLM",
@@ -152,8 +153,11 @@ def tower_divides(setting: Setting) -> Refusal | None:
     for module in setting.model.first_stage:
         if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
             continue
-        heads = module.outputs[0].count if module.outputs[0].size > 1 else 1
-        if heads > 1 and heads % tensor and not held_whole(module, setting.layout):
+        counts = [
+            units.count for units in module.outputs if units.size > 1 and units.count > 1 and not units.replicated
+        ]
+        heads = next((count for count in counts if count % tensor), None)
+        if heads is not None and not held_whole(module, setting.layout):
             return Refusal(
                 "dimension_not_divisible",
                 f"{heads} attention heads of the encoder do not split evenly over {tensor} GPUs",
