@@ -1,7 +1,8 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen decoders behind vision towers; other decoders behind the same towers.
 
 Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`, `qwen3_vl_moe.py`,
-`exaone4_5.py`, `hyperclovax_vision_v2.py`, `opencua.py`, `interns1_pro.py`, `layers/rotary_embedding/fope.py`.
+`exaone4_5.py`, `hyperclovax_vision_v2.py`, `opencua.py`, `cosmos3.py`, `interns1_pro.py`,
+`layers/rotary_embedding/fope.py`.
 """
 
 from collections.abc import Mapping
@@ -176,6 +177,7 @@ QWEN2 = dense.RECIPES["Qwen2ForCausalLM"]
 READERS = {
     "Exaone4_5_ForConditionalGeneration": reader(exaone_tower, dense.RECIPES["Exaone4ForCausalLM"], EXAONE4),
     "HCXVisionV2ForCausalLM": behind(hyperclova_tower, language("hyperclovax"), tied=Tied.ROOT_IF_NAMED),
+    "Cosmos3ForConditionalGeneration": reader(qwen3_tower, QWEN3, QWEN3_VL),
     "InternS1ProForConditionalGeneration": behind(intern_tower, read_intern_s1_pro, tied=Tied.TEXT),
     "OpenCUAForConditionalGeneration": behind(
         qwen2_5_tower, partial(decoder, recipe=QWEN2, defaults={}), tied=Tied.ROOT_IF_NAMED
