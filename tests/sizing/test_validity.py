@@ -5,6 +5,8 @@ on a simulated H100 (`create_engine_config`, the model class on the meta device,
 names another card.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,3 +312,19 @@ def test_inputs_of_convolutions(ranks: int, changed: dict[str, Any], words: str 
         **changed,
     }
     assert refused(inkling, Layout(ranks)) == words
+
+
+@pytest.mark.parametrize(
+    ("layout", "changed", "words"),
+    [
+        (Layout(32), {}, "Step5 DSA kernels require 4, 8, or 16 local query heads per KV group, got 2"),
+        (Layout(), {"head_dim": 128}, "Step5 DSA kernels require head_size 192, got 128."),
+        (Layout(), {"head_dim": 64}, "Step5 DSA supports attention head dimensions 128 or 192, got 64."),
+        (Layout(1, 3), {}, "Workers disagree on supported KV cache layouts: "),
+    ],
+)
+def test_attention_by_summaries_has_kernels_for_few_shapes(layout: Layout, changed: dict[str, Any], words: str) -> None:
+    """Step 5; the words on 32 ranks and on heads of 64 are read in the source, the others were raised."""
+    path = Path(__file__).parents[1] / "data/models/step5.json"
+    config = json.loads(path.read_text())["models"][0]["config"]
+    assert (refused({**config, **changed}, layout) or "").startswith(words)

@@ -54,7 +54,7 @@ def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor
         case LatentCache():
             return kv_dtypes.latent_cell(dtype, head_size(cache))
         case IndexerCache():
-            return ceil_div(kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes), cache.tokens_per_key)
+            return ceil_div(kv_dtypes.indexer_cell(cache), cache.tokens_per_key)
         case PackedCache():
             return ceil_div(cache.vector_bytes, cache.tokens_per_vector)
 

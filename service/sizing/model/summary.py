@@ -102,7 +102,7 @@ def _described(cache: Cache) -> str:
             each = f", one in {cache.tokens_per_key} tokens" if cache.tokens_per_key > 1 else ""
             return f"indexer (head of {cache.head_size}{each})"
         case RingCache():
-            return f"tokens not yet pooled ({cache.slots} of {cache.slot_bytes} bytes)"
+            return f"tokens not yet pooled ({cache.slots or 'a block'} of {cache.slot_bytes} bytes)"
         case InputsCache():
             return f"inputs of convolutions over {cache.tokens} tokens ({cache.heads} heads of {cache.width})"
         case PackedCache():

@@ -323,7 +323,7 @@ class _Counting:
                 total.sequence_bytes += times * inputs_token_bytes(cache, tensor) * cache.tokens
                 return
             case AttentionCache():
-                span = SPARSE_TOKENS if cache.sparse else cache.window or cache.chunk
+                span = SPARSE_TOKENS if cache.sparse or cache.summarised else cache.window or cache.chunk
                 decode = prompt = 2.0 * max(1, cache.heads // tensor) * (cache.head_size + cache.value_head_size)
             case LatentCache():
                 span = SPARSE_TOKENS if cache.sparse else cache.window

@@ -95,3 +95,26 @@ def test_beam_has_a_head_of_its_own() -> None:
     tied = read_model("tiny", BUILT["beam2"] | {"tie_word_embeddings": True})
     assert tied.build_refusal == "Beam requires tie_word_embeddings=False."
     assert read_model("tiny", BUILT["beam2"]).build_refusal is None
+
+
+STEP5 = json.loads((Path(__file__).parents[2] / "data/models/step5.json").read_text())["models"][0]["config"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"rope_scaling": None}, "rope_scaling"),
+        ({"use_head_wise_attn_gate": False}, "use_head_wise_attn_gate"),
+        ({"layer_types": None}, "layer_types"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"need_fp32_gate": False}, "need_fp32_gate"),
+        ({"quantization_config": FP8}, "quantization_config"),
+        ({"sparse_config": {**STEP5["sparse_config"], "enabled": False}}, "sparse_config.enabled"),
+        ({"sparse_config": {**STEP5["sparse_config"], "proxy_dim": 128}}, "sparse_config.proxy_dim"),
+    ],
+)
+def test_step5_refuses_what_its_class_does_not_serve(changed: dict[str, Any], field: str) -> None:
+    """Sparse layers know one kind of indexer, one gate and no quantised projections."""
+    with pytest.raises(NotUnderstood) as refusal:
+        read_model("step5", {**STEP5, **changed})
+    assert field in refusal.value.fields
