@@ -29,6 +29,9 @@ EXPERT_MAP_BYTES = 4
 ATTENTION_SCALE_BYTES = 16
 """Four float32 scales (query, key, value, probability) that every attention layer registers as buffers (vLLM 0.33)."""
 
+RELATIVE_SCALE_BYTES = 8
+"""The same of attention with logits by distance: key and value (vLLM 0.33 `models/inkling/nvidia/attention.py`)."""
+
 
 def parameters(module: Module) -> int:
     """Elements of a module in the published checkpoint."""
@@ -78,7 +81,10 @@ def sizes_on_rank(module: Linear, layout: Layout) -> tuple[int, tuple[int, ...]]
     """
     ranks = 1 if held_whole(module, layout) else layout.tensor_parallel_size
     inputs = module.inputs.per_rank(ranks) if module.split is Split.ROW else module.inputs.total
-    outputs = tuple(units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in module.outputs)
+    parts = module.outputs
+    if module.joined and ranks < module.joined.count and module.joined.count % ranks == 0:
+        parts = (parts[0], module.joined)
+    outputs = tuple(units.per_rank(ranks) if module.split is Split.COLUMN else units.total for units in parts)
     return inputs, outputs
 
 
@@ -170,7 +176,8 @@ def expert_map_bytes(module: Module, layout: Layout) -> int:
     """
     if not isinstance(module, Experts) or not module.spread or layout.expert_ranks == 1:
         return 0
-    return module.count * EXPERT_MAP_BYTES
+    count = round_up(module.count, layout.expert_ranks) if module.filled else module.count
+    return count * EXPERT_MAP_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +262,7 @@ def stage_weights(model: ModelShape, layout: Layout, router_kernels: bool = True
                 + outside_bytes,
                 buffer_bytes=sum(count * by_layer[layer][1] for layer, count in counted)
                 + outside_buffers
-                + attentions * ATTENTION_SCALE_BYTES
+                + sum(count * scale_buffer_bytes(layer) for layer, count in counted)
                 + sum(rope_table_bytes(table, range(start, end), attentions > 0) for table in model.rope_tables),
             )
         )
@@ -274,10 +281,16 @@ def attention_scale_bytes(layer: LayerShape, scales: AttentionScales, layout: La
     for cache in layer.caches:
         if isinstance(cache, LatentCache):
             total += scales.latent_bytes
-        elif isinstance(cache, AttentionCache | CrossCache):
+        elif isinstance(cache, CrossCache) or (isinstance(cache, AttentionCache) and not cache.relative):
             heads = max(1, cache.kv_heads // layout.tensor_parallel_size) if scales.per_kv_head else 1
             total += heads * scales.attention_bytes
     return total
+
+
+def scale_buffer_bytes(layer: LayerShape) -> int:
+    """Bytes of the scales that a layer's attention operators register as buffers."""
+    relative = sum(isinstance(cache, AttentionCache) and cache.relative for cache in layer.caches)
+    return (attention_layers(layer) - relative) * ATTENTION_SCALE_BYTES + relative * RELATIVE_SCALE_BYTES
 
 
 def attention_layers(layer: LayerShape) -> int:

@@ -219,9 +219,13 @@ def test_bytes_of_one_token_and_head_of_128(dtype: str, expected: int) -> None:
 
 
 def test_bytes_of_latents_and_indexer_keys() -> None:
-    """576 elements: 1,152 B, 576 B in FP8, 656 B and 352 B packed; a key of 128 elements with a scale: 132 B."""
+    """576 elements: 1,152 B, 576 B in FP8, 656 B and 352 B packed; a key of 128 elements with a scale: 132 B.
+
+    Step 5's 8-bit keys have no scale.
+    """
     assert [latent_cell(d, 576) for d in ("auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla")] == [1152, 576, 656, 352]
-    assert (indexer_cell(128, 1), indexer_cell(128, 2)) == (132, 256)
+    keys = (IndexerCache(128), IndexerCache(128, 2), IndexerCache(256, scaled=False))
+    assert [indexer_cell(key) for key in keys] == [132, 256, 256]
 
 
 def test_asymmetric_heads_count_keys_and_values() -> None:

@@ -5,6 +5,8 @@ on a simulated H100 (`create_engine_config`, the model class on the meta device,
 names another card.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,3 +283,48 @@ def test_prompts_seen_whole_fit_in_one_step(config: dict[str, Any]) -> None:
     options = EngineOptions(version="0.33.0", max_num_batched_tokens=500, max_num_seqs=8)
     words = f"max_num_batched_tokens (500) is smaller than max_model_len ({config['max_position_embeddings']})."
     assert (refused(config, Layout(), options) or "").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changed", "words"),
+    [
+        (16, {}, "sconv SWA cache supports tp_size <= num_kv_heads (8), got 16"),
+        (1, {"o_bias": True}, "When not reduce the results, adding bias to the results can lead to incorrect results"),
+        (1, {"dtype": "float16"}, "sconv SWA cache supports bfloat16 only, got torch.float16"),
+        (8, {}, None),
+    ],
+)
+def test_inputs_of_convolutions(ranks: int, changed: dict[str, Any], words: str | None) -> None:
+    """Inkling keeps the inputs of its convolutions by whole KV heads, in bfloat16."""
+    inkling = {
+        "architectures": ["InklingForCausalLM"],
+        "model_type": "inkling_model",
+        "dtype": "bfloat16",
+        "hidden_size": 2048,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "local_layer_ids": [0, 1],
+        "dense_mlp_idx": 3,
+        "intermediate_size": 2048,
+        "vocab_size": 32000,
+        "model_max_length": 4096,
+        **changed,
+    }
+    assert refused(inkling, Layout(ranks)) == words
+
+
+@pytest.mark.parametrize(
+    ("layout", "changed", "words"),
+    [
+        (Layout(32), {}, "Step5 DSA kernels require 4, 8, or 16 local query heads per KV group, got 2"),
+        (Layout(), {"head_dim": 128}, "Step5 DSA kernels require head_size 192, got 128."),
+        (Layout(), {"head_dim": 64}, "Step5 DSA supports attention head dimensions 128 or 192, got 64."),
+        (Layout(1, 3), {}, "Workers disagree on supported KV cache layouts: "),
+    ],
+)
+def test_attention_by_summaries_has_kernels_for_few_shapes(layout: Layout, changed: dict[str, Any], words: str) -> None:
+    """Step 5; the words on 32 ranks and on heads of 64 are read in the source, the others were raised."""
+    path = Path(__file__).parents[1] / "data/models/step5.json"
+    config = json.loads(path.read_text())["models"][0]["config"]
+    assert (refused({**config, **changed}, layout) or "").startswith(words)

@@ -7,7 +7,7 @@ Source: vLLM 0.33 `config/cache.py`, `v1/kv_cache_interface.py`, `utils/torch_ut
 from service.sizing.engine.device import Device
 from service.sizing.engine.refusal import Refusal, use
 from service.sizing.hardware import Vendor
-from service.sizing.model.shape import LatentCache, ModelShape, PackedCache, RingCache
+from service.sizing.model.shape import IndexerCache, LatentCache, ModelShape, PackedCache, RingCache
 from service.sizing.quantities import ceil_div, round_up
 
 KV_CACHE_DTYPES = (
@@ -106,9 +106,10 @@ def latent_cell(dtype: str, size: int) -> int:
     return PACKED_LATENT_BYTES.get(dtype) or (size if dtype in FP8 else size * 2)
 
 
-def indexer_cell(size: int, element_bytes: int) -> int:
-    """Bytes of an indexer's key of one token: 8-bit elements with a float32 scale each 128, or plain 16-bit ones."""
-    return size + size // 128 * 4 if element_bytes == 1 else size * element_bytes
+def indexer_cell(cache: IndexerCache) -> int:
+    """Bytes of an indexer's key: 8-bit elements, with a float32 scale each 128 or without, or plain 16-bit ones."""
+    size = cache.head_size
+    return size + size // 128 * 4 if cache.element_bytes == 1 and cache.scaled else size * cache.element_bytes
 
 
 def may_hold_fp8_scales(model: ModelShape) -> bool:
@@ -164,8 +165,8 @@ def no_latent_nvfp4() -> Refusal:
 
 
 def keeps_ring(model: ModelShape) -> bool:
-    """Whether any layer pools its index keys."""
-    return any(isinstance(cache, RingCache) for layer in model.distinct for cache in layer.caches)
+    """Whether any layer pools its index keys (Step 5 keeps a ring of open regions instead)."""
+    return any(isinstance(cache, RingCache) and cache.slots > 0 for layer in model.distinct for cache in layer.caches)
 
 
 def packed_dtype(asked: str) -> str | Refusal:

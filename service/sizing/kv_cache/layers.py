@@ -10,9 +10,19 @@ from service.sizing.engine import backends, kv_dtypes
 from service.sizing.engine.backends import Kernels, choose_kernels
 from service.sizing.engine.kv_dtypes import indexer_cell
 from service.sizing.engine.refusal import Refusal, use
+from service.sizing.hardware import Vendor
 from service.sizing.kv_cache.block_size import attended_token_bytes, checkpoint_grid, chosen_block_size
-from service.sizing.kv_cache.packed import packed_kernels, packed_spec, pooled_kernels, ring_spec, stride_bytes
-from service.sizing.kv_cache.page_bytes import heads_on_rank, state_bytes, token_bytes
+from service.sizing.kv_cache.packed import (
+    has_summaries,
+    packed_kernels,
+    packed_spec,
+    pooled_kernels,
+    ring_refusal,
+    ring_spec,
+    stride_bytes,
+    summarised_kernels,
+)
+from service.sizing.kv_cache.page_bytes import heads_on_rank, inputs_token_bytes, state_bytes, token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting, attention_query, first_attended, head_size
 from service.sizing.kv_cache.specs import CacheKind, CacheSpec
 from service.sizing.model.shape import (
@@ -20,6 +30,7 @@ from service.sizing.model.shape import (
     Cache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     LayerShape,
     ModelShape,
@@ -78,7 +89,7 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
             if isinstance(kernels, Refusal):
                 return kernels
             served[cache, dtype] = kernels
-            if isinstance(cache, IndexerCache | PackedCache | RingCache):
+            if isinstance(cache, IndexerCache | PackedCache | RingCache | InputsCache):
                 general[kernels] = None
                 continue
             query = attention_query(setting, cache, dtype)
@@ -92,18 +103,30 @@ def layer_specs(setting: CacheSetting) -> LayerSpecs | Refusal:
     attended = first_attended(model)
     state_page = block_size * attended_token_bytes(setting, attended) if attended else None
 
+    def beside(layer: LayerShape, dtype: str) -> CacheSpec | None:
+        attention = next((cache for cache in layer.caches if isinstance(cache, AttentionCache)), None)
+        return token_spec(setting, attention, served[attention, dtype], dtype, block_size) if attention else None
+
     def specs(layer: LayerShape, dtype: str) -> tuple[CacheSpec, ...]:
         return tuple(
             state_spec(setting, cache, block_size, state_page)
             if isinstance(cache, StateCache)
             else packed_spec(cache, block_size)
             if isinstance(cache, PackedCache)
-            else ring_spec(cache)
+            else ring_spec(cache, beside(layer, dtype))
             if isinstance(cache, RingCache)
+            else inputs_spec(setting, cache)
+            if isinstance(cache, InputsCache)
             else token_spec(setting, cache, served[cache, dtype], dtype, block_size)
             for cache in layer.caches
         )
 
+    for layer in model.distinct:
+        for cache in layer.caches:
+            if not isinstance(cache, RingCache) or cache.slots:
+                continue
+            if refusal := ring_refusal(ring_spec(cache, beside(layer, setting.dtype)), cache.slot_bytes):
+                return refusal
     return LayerSpecs(
         by_number=tuple(specs(layer, setting.dtype) for layer in model.distinct),
         at_edges=tuple(specs(layer, "auto") for layer in model.distinct) if edge else (),
@@ -128,13 +151,23 @@ def stage_counts(model: ModelShape, stages: int, specs: LayerSpecs) -> dict[Cach
 
 
 def cache_kernels(
-    setting: CacheSetting, cache: Attended | IndexerCache | PackedCache | RingCache, dtype: str
+    setting: CacheSetting, cache: Attended | IndexerCache | PackedCache | RingCache | InputsCache, dtype: str
 ) -> Kernels | Refusal:
     """The kernels that serve one cache: pages of 64 tokens for 8-bit indexer keys, of 128 for MiniMax M3's."""
     if isinstance(cache, PackedCache):
         return packed_kernels(setting, cache)
     if isinstance(cache, RingCache):
         return Kernels("KPOOL_TAIL", (1,))
+    if isinstance(cache, InputsCache):
+        return Kernels("INKLING_SCONV_SWA", (1,))
+    if isinstance(cache, AttentionCache) and cache.relative and setting.device.vendor is Vendor.NVIDIA:
+        return Kernels("FLASH_ATTN")
+    if isinstance(cache, AttentionCache) and cache.summarised:
+        return summarised_kernels(setting)
+    if isinstance(cache, AttentionCache) and has_summaries(setting.model):
+        return Kernels("FLASH_ATTN")
+    if isinstance(cache, IndexerCache) and not cache.scaled:
+        return Kernels("STEP5_CSA_SUMMARY", (1,))
     if isinstance(cache, IndexerCache) and cache.tokens_per_key > 1:
         return pooled_kernels(setting, cache)
     if isinstance(cache, IndexerCache):
@@ -175,6 +208,20 @@ def state_spec(setting: CacheSetting, cache: StateCache, block_size: int, padded
     )
 
 
+def inputs_spec(setting: CacheSetting, cache: InputsCache) -> CacheSpec:
+    """The inputs of short convolutions: a sliding window in blocks of its own length."""
+    tensor = setting.layout.tensor_parallel_size
+    size = inputs_token_bytes(cache, tensor)
+    return CacheSpec(
+        kind=CacheKind.WINDOW,
+        block_size=cache.tokens,
+        page_bytes=cache.tokens * size,
+        token_bytes=size,
+        geometry=(heads_on_rank(cache.heads, tensor), cache.width, 0),
+        span=cache.tokens,
+    )
+
+
 def token_spec(
     setting: CacheSetting, cache: Attended | IndexerCache, kernels: Kernels, dtype: str, block_size: int
 ) -> CacheSpec:
@@ -197,11 +244,11 @@ def token_spec(
             geometry = (head_size(cache), stored)
             kind, span = CacheKind.LATENT if cache.window is None else CacheKind.LATENT_WINDOW, cache.window
         case IndexerCache():
-            geometry = (cache.head_size, cache.element_bytes, cache.tokens_per_key)
+            geometry = (cache.head_size, cache.element_bytes, cache.tokens_per_key, cache.scaled)
             kind = CacheKind.INDEXER
     size = token_bytes(cache, stored, tensor)
     page = block_size * size
     if isinstance(cache, IndexerCache):
-        page = block_size // cache.tokens_per_key * indexer_cell(cache.head_size, cache.element_bytes)
-    stride = stride_bytes(cache, kernels, stored, block_size)
+        page = block_size // cache.tokens_per_key * indexer_cell(cache)
+    stride = stride_bytes(cache, kernels, stored, block_size, tensor)
     return CacheSpec(kind, block_size, page, size, geometry, span, stride_bytes=stride)

@@ -8,17 +8,34 @@ from math import gcd, lcm
 
 from service.sizing.engine import kv_dtypes
 from service.sizing.engine.backends import Kernels
-from service.sizing.engine.refusal import Fix, Refusal, leave_out
+from service.sizing.engine.refusal import Fix, Refusal, leave_out, use
 from service.sizing.hardware import Vendor
 from service.sizing.kv_cache.groups import Counts, Group, Grouping, dealt, same_kind
 from service.sizing.kv_cache.page_bytes import token_bytes
 from service.sizing.kv_cache.setting import Attended, CacheSetting
 from service.sizing.kv_cache.specs import PACKED_FAMILY, CacheKind, CacheSpec
-from service.sizing.model.shape import IndexerCache, LatentCache, PackedCache, PackedRole, RingCache
+from service.sizing.model.shape import (
+    AttentionCache,
+    IndexerCache,
+    LatentCache,
+    ModelShape,
+    PackedCache,
+    PackedRole,
+    RingCache,
+)
 from service.sizing.quantities import ceil_div, round_up
 
 PACKED_BLOCK_SIZE = 256
 """Tokens of a block of the caches that keep every token."""
+
+REGION = 8
+"""Tokens of a region that a summary stands for (Step 5)."""
+
+OPEN_REGION = 7
+"""Tokens of a region that is not summarised yet, at most (Step 5)."""
+
+SUMMARISED_CARDS = frozenset({(9, 0), (10, 0), (10, 3)})
+"""Compute capabilities with kernels for attention by summaries of regions."""
 
 PACKED_MAJORS = frozenset({9, 10, 12})
 """Generations of cards with kernels for the indexer."""
@@ -50,6 +67,26 @@ def packed_kernels(setting: CacheSetting, cache: PackedCache) -> Kernels | Refus
     return Kernels(KERNEL_NAMES[cache.role], (PACKED_BLOCK_SIZE,))
 
 
+def has_summaries(model: ModelShape) -> bool:
+    """Whether some layers pick regions by summaries; the others then store as FlashAttention does on every card."""
+    caches = (cache for layer in model.distinct for cache in layer.caches)
+    return any(isinstance(cache, AttentionCache) and cache.summarised for cache in caches)
+
+
+def summarised_kernels(setting: CacheSetting) -> Kernels | Refusal:
+    """The kernels of attention that picks regions by summaries."""
+    device = setting.device
+    if device.vendor is Vendor.NVIDIA and device.capability in SUMMARISED_CARDS:
+        return Kernels("STEP5_DSA")
+    major, minor = device.capability
+    return Refusal(
+        "no_attention_backend",
+        f"no kernel of attention by summaries runs on {device.name}",
+        f"Step5 DSA requires SM90, SM100 or SM103; got DeviceCapability(major={major}, minor={minor}).",
+        (Fix("choose a GPU of compute capability 9.0, 10.0 or 10.3"),),
+    )
+
+
 def packed_spec(cache: PackedCache, block_size: int) -> CacheSpec:
     """One cache of compressed attention, in blocks of its own or of the engine's size."""
     size = cache.block_size or block_size
@@ -69,22 +106,49 @@ def pooled_kernels(setting: CacheSetting, cache: IndexerCache) -> Kernels:
     return Kernels("DEEPSEEK_V32_INDEXER", tuple(page * cache.tokens_per_key for page in pages), multiples=False)
 
 
-def ring_spec(cache: RingCache) -> CacheSpec:
-    """The tokens that are not pooled yet: one block a request."""
+def ring_spec(cache: RingCache, attended: CacheSpec | None) -> CacheSpec:
+    """The tokens that are not pooled yet: one block a request, of its own size or that of the attention beside it."""
+    if cache.slots or attended is None:
+        return CacheSpec(
+            kind=CacheKind.RING,
+            block_size=cache.slots,
+            page_bytes=cache.slots * cache.slot_bytes,
+            token_bytes=0,
+            geometry=(cache.slots, cache.slot_bytes),
+        )
     return CacheSpec(
         kind=CacheKind.RING,
-        block_size=cache.slots,
-        page_bytes=cache.slots * cache.slot_bytes,
+        block_size=attended.block_size,
+        page_bytes=attended.page_bytes,
         token_bytes=0,
-        geometry=(cache.slots, cache.slot_bytes),
+        geometry=(attended.page_bytes, cache.slot_bytes),
+        stride_bytes=cache.slot_bytes,
     )
 
 
-def stride_bytes(cache: Attended | IndexerCache, kernels: Kernels, dtype: str, block_size: int) -> int:
+def ring_refusal(ring: CacheSpec, slot_bytes: int) -> Refusal | None:
+    """A page of attention too small to hold the rest of a region (vLLM 0.33 `models/step5/nvidia/csa_tail_ring.py`)."""
+    if ring.page_bytes % slot_bytes == 0 and ring.page_bytes // slot_bytes >= OPEN_REGION:
+        return None
+    step = slot_bytes // gcd(ring.page_bytes, slot_bytes)
+    times = round_up(ceil_div(OPEN_REGION * slot_bytes, ring.page_bytes), step)
+    return Refusal(
+        "block_size_unsupported",
+        f"a block of {ring.page_bytes} bytes does not hold the {OPEN_REGION} tokens of an open region",
+        f"Step5 CSA tail ring needs {OPEN_REGION} rows of {slot_bytes} bytes in one {ring.page_bytes}-byte KV page; "
+        "increase --block-size.",
+        (use("block_size", times * ring.block_size),),
+    )
+
+
+def stride_bytes(cache: Attended | IndexerCache, kernels: Kernels, dtype: str, block_size: int, tensor: int) -> int:
     """What the distance between blocks must be a multiple of beside caches of other page sizes.
 
     Sparse kernels read plain latents row by row; others need whole kernel blocks where a block is cut into several.
     """
+    if isinstance(cache, AttentionCache) and cache.summarised:
+        whole = block_size == gcd(REGION, block_size)
+        return 1 if whole else REGION * token_bytes(cache, dtype, tensor)
     if isinstance(cache, LatentCache) and cache.sparse and not kv_dtypes.is_quantised(dtype):
         return token_bytes(cache, dtype)
     if kernels.multiples and not (isinstance(cache, LatentCache) and cache.sparse):
@@ -93,7 +157,7 @@ def stride_bytes(cache: Attended | IndexerCache, kernels: Kernels, dtype: str, b
     if kernel_block == block_size:
         return 1
     if isinstance(cache, IndexerCache):
-        return kernel_block // cache.tokens_per_key * kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes)
+        return kernel_block // cache.tokens_per_key * kv_dtypes.indexer_cell(cache)
     return kernel_block * token_bytes(cache, dtype)
 
 
@@ -114,7 +178,11 @@ def packed_grouping(counts: Counts, *, hybrid_manager: bool) -> Grouping | Refus
         return Refusal(
             "hybrid_manager_needed",
             "caches of compressed or pooled attention cannot share one table: leave the hybrid cache manager on",
-            "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'" if windowed else None,
+            "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'"
+            if windowed
+            else "Failed to promote local KV cache specs to one unified type."
+            if any(spec.kind is CacheKind.WINDOW for spec in counts)
+            else None,
             (leave_out("disable_hybrid_kv_cache_manager"),),
         )
     return Grouping(packed_groups(counts), block_multiple=lcm(*(spec.stride_bytes for spec in counts)))

@@ -6,6 +6,7 @@ from service.sizing.model.shape import (
     AttentionCache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     ModelShape,
     PackedCache,
@@ -33,6 +34,11 @@ def state_bytes(cache: StateCache, tensor_parallel_size: int) -> int:
     )
 
 
+def inputs_token_bytes(cache: InputsCache, tensor_parallel_size: int) -> int:
+    """Bytes of one token's inputs of convolutions on a rank: 16 bits an element."""
+    return heads_on_rank(cache.heads, tensor_parallel_size) * cache.width * 2
+
+
 def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor_parallel_size: int = 1) -> int:
     """Bytes one token adds to a cache on a rank: keys and values are split by heads, latents and indexer keys never.
 
@@ -48,7 +54,7 @@ def token_bytes(cache: Attended | IndexerCache | PackedCache, dtype: str, tensor
         case LatentCache():
             return kv_dtypes.latent_cell(dtype, head_size(cache))
         case IndexerCache():
-            return ceil_div(kv_dtypes.indexer_cell(cache.head_size, cache.element_bytes), cache.tokens_per_key)
+            return ceil_div(kv_dtypes.indexer_cell(cache), cache.tokens_per_key)
         case PackedCache():
             return ceil_div(cache.vector_bytes, cache.tokens_per_vector)
 

@@ -114,6 +114,8 @@ class Linear:
     """Elements that the engine builds and the published checkpoint does not hold."""
     one_beyond_units: bool = False
     """Whether ranks beyond replicated units hold the fused matrices as one, with the scales of one."""
+    joined: Units | None = None
+    """What the outputs after the first become on fewer ranks that divide its count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Experts:
 
     `least_width` is the width that tensor parallel without expert parallel pads a rank's share of an expert up to.
     `spread` is false for classes that know tensor parallelism only: they split each expert over its ranks alone.
+    `filled` is true for classes that add empty experts until the ranks divide them.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Experts:
     least_width: int = 0
     tensor_class: TensorClass = TensorClass.EXPERTS
     spread: bool = True
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

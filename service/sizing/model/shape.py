@@ -12,7 +12,9 @@ class AttentionCache:
     """Keys and values of one attention: full, or limited to a sliding `window` or a local `chunk` of tokens.
 
     `heads` are the query heads (they decide compute, not memory). `sparse` marks a layer whose indexer picks the blocks
-    that attend (MiniMax M3).
+    that attend (MiniMax M3), `summarised` one that picks regions by summaries of them (Step 5). A `relative` one adds
+    logits by distance in an operator of its own (Inkling): it stores as FlashAttention does on every card, and keeps
+    two scales instead of four.
     """
 
     heads: int
@@ -22,6 +24,8 @@ class AttentionCache:
     window: int | None = None
     chunk: int | None = None
     sparse: bool = False
+    relative: bool = False
+    summarised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +48,34 @@ class LatentCache:
 class IndexerCache:
     """Keys of the sparse-attention indexer: one head of `head_size` elements for each `tokens_per_key` tokens.
 
-    `element_bytes` is 1 for 8-bit elements, which carry a 4-byte scale each 128 (DeepSeek V3.2), and 2 for plain 16-bit
-    ones (MiniMax M3).
+    `element_bytes` is 1 for 8-bit elements, which carry a 4-byte scale each 128 (DeepSeek V3.2) unless they are not
+    `scaled` (Step 5), and 2 for plain 16-bit ones (MiniMax M3).
     """
 
     head_size: int
     element_bytes: int = 1
     tokens_per_key: int = 1
+    scaled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RingCache:
-    """Tokens not yet pooled into an index key (GLM-5.3 Flash): `slots` of `slot_bytes` each, once a sequence."""
+    """Tokens not yet pooled into an index key, once a sequence: `slots` of `slot_bytes` each (GLM-5.3 Flash).
+
+    Without `slots` there are as many as a page of the attention beside it holds (Step 5).
+    """
 
     slots: int
     slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputsCache:
+    """Inputs of short convolutions over the last `tokens` tokens: `width` 16-bit elements for each of `heads` heads."""
+
+    heads: int
+    width: int
+    tokens: int
 
 
 class PackedRole(StrEnum):
@@ -130,7 +147,7 @@ class CrossCache:
     source_tokens: int
 
 
-Cache = AttentionCache | LatentCache | IndexerCache | RingCache | PackedCache | StateCache | CrossCache
+Cache = AttentionCache | LatentCache | IndexerCache | RingCache | InputsCache | PackedCache | StateCache | CrossCache
 
 
 @dataclass(frozen=True, slots=True)

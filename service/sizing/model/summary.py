@@ -10,6 +10,7 @@ from service.sizing.model.shape import (
     Cache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     ModelShape,
     PackedCache,
@@ -101,7 +102,9 @@ def _described(cache: Cache) -> str:
             each = f", one in {cache.tokens_per_key} tokens" if cache.tokens_per_key > 1 else ""
             return f"indexer (head of {cache.head_size}{each})"
         case RingCache():
-            return f"tokens not yet pooled ({cache.slots} of {cache.slot_bytes} bytes)"
+            return f"tokens not yet pooled ({cache.slots or 'a block'} of {cache.slot_bytes} bytes)"
+        case InputsCache():
+            return f"inputs of convolutions over {cache.tokens} tokens ({cache.heads} heads of {cache.width})"
         case PackedCache():
             kept = f"sliding window {cache.window}" if cache.window else f"one in {cache.tokens_per_vector} tokens"
             return f"{cache.role.value} ({kept}, {cache.vector_bytes} bytes each)"

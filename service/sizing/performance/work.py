@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from service.sizing.engine import kv_dtypes
-from service.sizing.kv_cache.page_bytes import state_bytes, token_bytes
+from service.sizing.kv_cache.page_bytes import inputs_token_bytes, state_bytes, token_bytes
 from service.sizing.layouts import Layout
 from service.sizing.model.modules import Embedding, Experts, Linear, Split, TensorClass
 from service.sizing.model.schemes import Compute, Scheme
@@ -17,6 +17,7 @@ from service.sizing.model.shape import (
     Cache,
     CrossCache,
     IndexerCache,
+    InputsCache,
     LatentCache,
     LayerShape,
     ModelShape,
@@ -318,8 +319,11 @@ class _Counting:
             case RingCache():
                 total.sequence_bytes += times * cache.slots * cache.slot_bytes
                 return
+            case InputsCache():
+                total.sequence_bytes += times * inputs_token_bytes(cache, tensor) * cache.tokens
+                return
             case AttentionCache():
-                span = SPARSE_TOKENS if cache.sparse else cache.window or cache.chunk
+                span = SPARSE_TOKENS if cache.sparse or cache.summarised else cache.window or cache.chunk
                 decode = prompt = 2.0 * max(1, cache.heads // tensor) * (cache.head_size + cache.value_head_size)
             case LatentCache():
                 span = SPARSE_TOKENS if cache.sparse else cache.window

@@ -86,7 +86,6 @@ def test_the_first_layers_choose_experts_by_token() -> None:
         ({"mlp_layer_types": ["dense", "moe", "moe", "moe"]}, "mlp_layer_types"),
         ({"head_dim": 256}, "head_dim"),
         ({"index_head_dim": 64}, "index_head_dim"),
-        ({"vision_n_layers": 24}, "vision_n_layers"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(changed: dict[str, Any], field: str) -> None:

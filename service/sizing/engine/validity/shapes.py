@@ -5,13 +5,14 @@ classes named below.
 """
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from service.sizing.engine.profile import NEWEST
 from service.sizing.engine.refusal import Fix, Refusal
 from service.sizing.engine.validity.setting import Rule, Setting, built_first, in_build_order
 from service.sizing.errors import Indivisible
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
-from service.sizing.model.shape import StateCache, StateKind
+from service.sizing.model.shape import AttentionCache, InputsCache, StateCache, StateKind
 from service.sizing.weights import held_whole, rank_bytes, stage_bounds, vocabulary_on_rank
 
 WHAT = {
@@ -43,6 +44,7 @@ EXPERTS_AT_LEAST_RANKS = frozenset(
         "Lfm2MoeForCausalLM",
         "MiMoV2FlashForCausalLM",
         "MiMoV2ForCausalLM",
+        "MiMoV2OmniForCausalLM",
         "MiniMaxM2ForCausalLM",
         "Qwen2MoeForCausalLM",
         "Qwen3MoeForCausalLM",
@@ -54,6 +56,8 @@ EXPERTS_AT_LEAST_RANKS = frozenset(
         "Step3TextForCausalLM",
         "Step3VLForConditionalGeneration",
         "Step3p5ForCausalLM",
+        "Step5ForCausalLM",
+        "Step5ForConditionalGeneration",
     }
 )
 """Architectures whose expert layers refuse more tensor ranks than experts."""
@@ -61,6 +65,15 @@ EXPERTS_AT_LEAST_RANKS = frozenset(
 KV_HEADS_AT_LEAST_RANKS = frozenset({"GptOssForCausalLM"})
 """Architectures that divide by KV heads // ranks, and so crash where that is 0."""
 
+
+SUMMARISED_QUERIES = (4, 8, 16)
+"""Query heads to a KV head that kernels of attention by summaries know."""
+
+SUMMARISED_SIZE = 192
+"""Elements of a head that those kernels know."""
+
+SUMMARISED_SIZES = (128, SUMMARISED_SIZE)
+"""Elements of a head that their layers are built with."""
 
 TIE_IN_VAIN = {
     "Ernie4_5_MoeForCausalLM": "tie_weights",
@@ -108,6 +121,62 @@ def kv_heads_at_least_ranks(setting: Setting) -> Refusal | None:
     )
 
 
+def inputs_have_heads(setting: Setting) -> Refusal | None:
+    """The cache of a convolution's inputs has at least one whole KV head on every rank."""
+    tensor = setting.layout.tensor_parallel_size
+    for layer in setting.model.distinct:
+        for cache in layer.caches:
+            if isinstance(cache, InputsCache) and tensor > cache.heads:
+                return Refusal(
+                    "more_ranks_than_kv_heads",
+                    f"the inputs of convolutions of {cache.heads} KV heads do not split over {tensor} GPUs",
+                    f"sconv SWA cache supports tp_size <= num_kv_heads ({cache.heads}), got {tensor}",
+                )
+    return None
+
+
+def summaries_have_kernels(setting: Setting) -> Refusal | None:
+    """Attention that picks regions by summaries has kernels for few shapes, and every stage has such a layer.
+
+    Source: vLLM 0.33 `models/step5/nvidia/model.py: _validate_step5_dsa_parallel_geometry`, `sparse_attention.py`,
+    `v1/attention/backends/utils.py: resolve_kv_cache_layout`.
+    """
+    model, layout = setting.model, setting.layout
+    tensor, stages = layout.tensor_parallel_size, layout.pipeline_parallel_size
+    picking = [any(_summarised(cache) for cache in layer.caches) for layer in model.layers]
+    for cache in filter(_summarised, (cache for layer in model.distinct for cache in layer.caches)):
+        shared = cache.heads // tensor // max(1, cache.kv_heads // tensor)
+        if cache.heads % tensor == 0 and shared not in SUMMARISED_QUERIES:
+            return Refusal(
+                "no_attention_backend",
+                f"no kernel of attention by summaries has {shared} query heads to a KV head",
+                "Step5 DSA kernels require 4, 8, or 16 local query heads per KV group, got "
+                f"{shared} (num_heads={cache.heads}, tp_size={tensor}).",
+            )
+        if cache.head_size != SUMMARISED_SIZE:
+            known = cache.head_size in SUMMARISED_SIZES
+            return Refusal(
+                "no_attention_backend",
+                f"no kernel of attention by summaries has heads of {cache.head_size}",
+                f"Step5 DSA kernels require head_size {SUMMARISED_SIZE}, got {cache.head_size}."
+                if known
+                else f"Step5 DSA supports attention head dimensions 128 or 192, got {cache.head_size}.",
+                (Fix("choose another model"),),
+            )
+    held = {any(picking[start:end]) for start, end in stage_bounds(len(picking), stages)}
+    if len(held) == 1:
+        return None
+    return Refusal(
+        "stages_disagree",
+        "some pipeline stages have no layer that picks regions by summaries, and the stages lay their caches out apart",
+        "Workers disagree on supported KV cache layouts: ",
+    )
+
+
+def _summarised(cache: object) -> TypeGuard[AttentionCache]:
+    return isinstance(cache, AttentionCache) and cache.summarised
+
+
 def state_divides(setting: Setting) -> Refusal | None:
     """The heads of a Mamba-2 state divide over the ranks, and its groups, or there is one, which is copied."""
     tensor = setting.layout.tensor_parallel_size
@@ -137,8 +206,11 @@ def tower_divides(setting: Setting) -> Refusal | None:
     for module in setting.model.first_stage:
         if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
             continue
-        heads = module.outputs[0].count if module.outputs[0].size > 1 else 1
-        if heads > 1 and heads % tensor and not held_whole(module, setting.layout):
+        counts = [
+            units.count for units in module.outputs if units.size > 1 and units.count > 1 and not units.replicated
+        ]
+        heads = next((count for count in counts if count % tensor), None)
+        if heads is not None and not held_whole(module, setting.layout):
             return Refusal(
                 "dimension_not_divisible",
                 f"{heads} attention heads of the encoder do not split evenly over {tensor} GPUs",
@@ -225,6 +297,8 @@ RULES: tuple[Rule, ...] = (
     embedding_divides,
     experts_at_least_ranks,
     kv_heads_at_least_ranks,
+    inputs_have_heads,
+    summaries_have_kernels,
     state_divides,
     dimensions_divide,
     tied_head_divides,

@@ -1,7 +1,7 @@
 """Ling and Ring 2.5 and 3: linear or Kimi delta attention, latent attention at the end of every group, and experts.
 
-Source: vLLM 0.33 `model_executor/models/bailing_moe_linear.py`, `bailing_moe_v3.py`,
-`layers/mamba/linear/bailing_linear_attn.py`.
+Source: vLLM 0.33 `model_executor/models/bailing_moe_linear.py`, `bailing_moe_v3.py`, `bailing_moe_v3_vl.py`,
+`layers/mamba/linear/bailing_linear_attn.py`, `transformers_utils/configs/bailing_moe_v3_vl.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,11 +10,14 @@ from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, with_defaults
+from service.sizing.model.families.multimodal import tower_config
 from service.sizing.model.latent import Latent, latent_attention, latent_cache, nullable
 from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units
 from service.sizing.model.rope import rotary_size, rotary_table
 from service.sizing.model.shape import Cache, LayerShape, ModelShape, StateCache, StateKind, StateTensor, Status
 from service.sizing.model.source import Source
+from service.sizing.model.towers.parts import PROJECTOR, tower_linear
+from service.sizing.model.towers.qwen import qwen3_vl_tower
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 157184,
@@ -31,6 +34,37 @@ DEFAULTS: Mapping[str, Any] = {
     "layer_group_size": 6,
     "short_conv_kernel_size": 4,
 }
+VL_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 157184,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "moe_shared_expert_intermediate_size": 512,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "head_dim": 128,
+    "num_experts": 256,
+    "num_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+    "layer_group_size": 5,
+    "max_position_embeddings": 32768,
+}
+VISION: Mapping[str, Any] = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 3584,
+    "num_position_embeddings": 2304,
+}
+SECTION_FACTOR = 4
+"""Positions that a rotary table with sections covers for each of the context."""
+
 STATE = TensorClass.STATE
 
 HEAD_NOTE = (
@@ -244,8 +278,8 @@ def read_linear(source: Source) -> ModelShape:
     )
 
 
-def read_delta(source: Source) -> ModelShape:
-    """Ling and Ring 3."""
+def read_delta(source: Source, size_field: str = "qk_rope_head_dim") -> ModelShape:
+    """Ling and Ring 3; `size_field` holds the size of a recurrent head."""
     source = with_defaults(source, DEFAULTS)
     text = source.text
     if not text.flag("no_kda_lora", default=False):
@@ -253,7 +287,7 @@ def read_delta(source: Source) -> ModelShape:
     if source.quantization.method == "fp8":
         raise source.refuse("quantization_config", because="FP8 blocks in this class are not known")
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
-    size, kernel = text.integer("qk_rope_head_dim"), text.integer("short_conv_kernel_size")
+    size, kernel = text.integer(size_field), text.integer("short_conv_kernel_size")
     kind = text.text("gated_attention_proj_granularity_type", default="")
     gate_sizes = {"": 0, "head_wise": 1, "element_wise": text.integer("v_head_dim")}
     if kind not in gate_sizes:
@@ -279,4 +313,35 @@ def read_delta(source: Source) -> ModelShape:
     )
 
 
-READERS = {"BailingMoeV2_5ForCausalLM": read_linear, "BailingMoeV3ForCausalLM": read_delta}
+def vision_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen3-VL, whose merger only puts patches beside each other, and a projector."""
+    vision, quantization = tower_config(source).completed(VISION), source.quantization
+    merged = vision.integer("hidden_size") * vision.integer("spatial_merge_size") ** 2
+    width = source.text.integer("hidden_size", default=VL_DEFAULTS["hidden_size"])
+    vision.ignore("out_hidden_size", "deepstack_visual_indexes", "disable_merger_proj")
+    projector = [
+        tower_linear(quantization, "model.linear_proj", name, inputs, width, split, bias=True, tensor_class=PROJECTOR)
+        for name, inputs, split in (("0", merged, Split.COLUMN), ("2", width, Split.ROW))
+    ]
+    return (*qwen3_vl_tower(quantization, vision, VISION, projects=False), *projector)
+
+
+def read_delta_behind_tower(source: Source) -> ModelShape:
+    """Ling 3 VL, whose configuration class keeps the size of a head and gives the rotary settings their sections."""
+    source = with_defaults(source, VL_DEFAULTS)
+    model, kind = read_delta(source, "head_dim"), source.rope_type()
+    return replace(
+        model,
+        first_stage=model.first_stage + vision_tower(source),
+        rope_tables=tuple(replace(table, positions=SECTION_FACTOR * table.positions) for table in model.rope_tables),
+        build_refusal=None if kind == "default" else f"Bailing M-RoPE only supports rope_type='default', got {kind!r}",
+        status=Status.EXACT,
+        notes=tuple(note for note in model.notes if note != HEAD_NOTE),
+    )
+
+
+READERS = {
+    "BailingMoeV2_5ForCausalLM": read_linear,
+    "BailingMoeV3ForCausalLM": read_delta,
+    "BailingMoeV3VLForConditionalGeneration": read_delta_behind_tower,
+}

@@ -1,21 +1,30 @@
 """DeepSeek V4: attention to a sliding window and to compressed states, residual streams that mix, hashed experts.
 
 Source: vLLM 0.33 `models/deepseek_v4/nvidia/model.py`, `attention.py`, `compressor.py`, `common/rope.py`,
+`common/vl_model.py`, `common/vision.py`,
 `v1/attention/backends/mla/sparse_swa.py`; transformers 5.20 `configuration_deepseek_v4.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, with_defaults
 from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Linear, Module, Split, Tensor, TensorClass, Units, Whole
-from service.sizing.model.quantization import Quantization
+from service.sizing.model.quantization import NotQuantised, Quantization
 from service.sizing.model.rope import original_positions, stretched
 from service.sizing.model.shape import LayerShape, ModelShape, PackedCache, PackedRole, RopeTable
 from service.sizing.model.source import Source, rope_kind
+from service.sizing.model.towers.parts import (
+    PROJECTOR,
+    layer_norm,
+    tower_linear,
+    tower_query_key_value,
+    whole_linear,
+)
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 129280,
@@ -62,6 +71,9 @@ SINK_HEADS = 64
 
 ROTARY_SHARE = 64 / 512
 HASHED_LAYERS = 3
+
+IMAGE_PADDING = 3
+"""Tokens that may stand before an image, so that compressed states begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +282,11 @@ def shared_expert(source: Source, path: str, hidden: int, intermediate: int) -> 
     )
 
 
-def expert_layer(source: Source, path: str, *, hashed: bool) -> tuple[Module, ...]:
-    """Router, shared and routed experts; `hashed` layers look the choice up by token instead of by a biased score."""
+def expert_layer(source: Source, path: str, *, hashed: bool, sees: bool) -> tuple[Module, ...]:
+    """Router, shared and routed experts; `hashed` layers look the choice up by token instead of by a biased score.
+
+    A model that `sees` has a bias for tokens of images in every layer, and the other one in hashed layers too.
+    """
     text = source.text
     hidden, count, active = (
         text.integer("hidden_size"),
@@ -283,8 +298,10 @@ def expert_layer(source: Source, path: str, *, hashed: bool) -> tuple[Module, ..
     if hashed:
         rows = (Units(text.integer("vocab_size")),)
         chosen = (Tensor("tid2eid", TensorClass.ROUTER, rows, columns=active, element_bytes=4, counted=False),)
-    elif text.text("topk_method", default="") == "noaux_tc":
-        chosen = (blocks.routing_bias(count),)
+    if (sees or not hashed) and text.text("topk_method", default="") == "noaux_tc":
+        chosen += (blocks.routing_bias(count),)
+    if sees:
+        chosen += (blocks.routing_bias(count),)
     return (
         blocks.plain_router(hidden, count),
         *chosen,
@@ -348,8 +365,7 @@ def read_deepseek_v4(source: Source) -> ModelShape:
         raise source.refuse("model_type", because=f"attention of model_type {source.model_type!r} is not known")
     source = with_defaults(source, DEFAULTS)
     text, quantization = source.text, source.quantization
-    if text.integer("vision_n_layers", default=0, minimum=0):
-        raise source.refuse("vision_n_layers", because="a vision tower is not known")
+    sees = text.integer("vision_n_layers", default=0, minimum=0) > 0
     sizes = read_sizes(text)
     for field, value, known in (("head_dim", sizes.size, STATE_SIZE), ("index_head_dim", sizes.index_size, INDEX_SIZE)):
         if value != known:
@@ -366,7 +382,7 @@ def read_deepseek_v4(source: Source) -> ModelShape:
                 *mixers("hc_attn", sizes),
                 *mixers("hc_ffn", sizes),
                 *attention(quantization, f"{path}.attn", sizes, ratios[index]),
-                *expert_layer(source, f"{path}.ffn", hashed=index < hashed),
+                *expert_layer(source, f"{path}.ffn", hashed=index < hashed, sees=sees),
                 blocks.norm("attn_norm", sizes.hidden),
                 blocks.norm("ffn_norm", sizes.hidden),
             ),
@@ -388,10 +404,10 @@ def read_deepseek_v4(source: Source) -> ModelShape:
         float32("hc_head_base", streams),
         float32("hc_head_scale", 1),
     )
-    return assemble(
+    model = assemble(
         source,
         build_layers(source, [(ratio, index < hashed) for index, ratio in enumerate(ratios)], layer),
-        replace(around, every=around.every + merging),
+        replace(around, every=around.every + merging + ((image_marks(sizes.hidden),) if sees else ())),
         hidden=sizes.hidden,
         vocabulary=vocabulary,
         heads=sizes.heads,
@@ -399,7 +415,40 @@ def read_deepseek_v4(source: Source) -> ModelShape:
         experts=text.integer("n_routed_experts"),
         rope_tables=rotary_tables(source, rotary_size(text, sizes.size), ratios),
         handoff_tensors=streams,
+        tower=vision_tower(text) if sees else (),
+    )
+    if not sees:
+        return model
+    largest = text.integer("vision_max_n_token") + IMAGE_PADDING
+    return replace(model, image_prefix=True, largest_item_tokens=largest)
+
+
+def image_marks(hidden: int) -> Tensor:
+    """Vectors for the begin, the end, the ends of rows and the padding of images, which every stage keeps."""
+    return Tensor("image_marks", PROJECTOR, (Units(4 * hidden),), element_bytes=FLOAT32_BYTES)
+
+
+def vision_tower(text: Fields) -> tuple[Module, ...]:
+    """The tower, split by heads where they divide, and what merges its patches; never quantised."""
+    hidden, width, heads = (text.integer(name) for name in ("hidden_size", "vision_dim", "vision_n_heads"))
+    inner, patch = text.integer("vision_inter_dim"), text.integer("vision_patch_size")
+    merged, size, plain = width * text.integer("vision_downsample_ratio") ** 2, width // heads, NotQuantised()
+    split = partial(tower_linear, plain, "", split_units=heads)
+    block = (
+        layer_norm("norms", 2 * width, bias=False),
+        tower_query_key_value(plain, "", "wqkv", width, heads, size, bias=True, split_units=heads),
+        split("wo", width, width, Split.ROW, bias=True),
+        split("w1", width, inner, Split.COLUMN, bias=False),
+        split("w3", width, inner, Split.COLUMN, bias=False),
+        split("w2", inner, width, Split.ROW, bias=False),
+    )
+    return (
+        whole_linear("patch_embed.proj", 3 * patch**2, width),
+        *block * text.layers("vision_n_layers"),
+        layer_norm("norm", width, bias=False),
+        split("aligner.w1", merged, hidden, Split.COLUMN, bias=True, tensor_class=PROJECTOR),
+        split("aligner.w2", hidden, hidden, Split.ROW, bias=True, tensor_class=PROJECTOR),
     )
 
 
-READERS = {"DeepseekV4ForCausalLM": read_deepseek_v4}
+READERS = dict.fromkeys(("DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration"), read_deepseek_v4)

@@ -1,6 +1,6 @@
-"""Gemma 2 and Gemma 3: sliding windows between full layers, four norms a layer, tied heads.
+"""Gemma 2 and Gemma 3: sliding windows between full layers, four norms a layer, tied heads; Rnj-1, without windows.
 
-Source: vLLM 0.33 `model_executor/models/gemma2.py`, `gemma3.py`, `gemma3_mm.py`.
+Source: vLLM 0.33 `model_executor/models/gemma2.py`, `gemma3.py`, `gemma3_mm.py`, `rnj1.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,9 @@ GEMMA3_DEFAULTS = {**COMMON, "vocab_size": 262208, "max_position_embeddings": 13
 
 GLOBAL_BASE, LOCAL_BASE = 1_000_000.0, 10_000.0
 """Rotary bases of full and sliding layers where a configuration names none."""
+
+LOOKBACK_REFUSAL = "FlashAttentionImpl.__init__() got an unexpected keyword argument 'chunk_lookback'"
+"""What the kernels that the engine chooses say to Rnj-1's class."""
 
 GEMMA3_PATTERN = 6
 """Every how many layers a full one stands where a configuration names no pattern."""
@@ -137,6 +140,15 @@ def read_gemma3_encoder(source: Source) -> ModelShape:
     return without_head(read_gemma3(source, causal=not both_ways))
 
 
+def read_rnj1(source: Source) -> ModelShape:
+    """Rnj-1: Gemma 3 whose layers all attend to every token; the engine's own choice of kernels fails to build it."""
+    kinds = source.text.texts("layer_types")
+    if kinds is None or set(kinds) != {"full_attention"}:
+        field = source.text.named("layer_types")
+        raise source.refuse(field, because=f"{field} must call every layer full_attention")
+    return replace(read_gemma3(source), build_refusal=LOOKBACK_REFUSAL)
+
+
 def gemma3_tower(source: Source) -> tuple[Module, ...]:
     """A whole SigLIP, and one matrix into the language model after a norm."""
     vision = tower_config(source)
@@ -153,5 +165,6 @@ READERS = {
     "Gemma3TextModel": read_gemma3_encoder,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
+    "Rnj1ForCausalLM": read_rnj1,
     "Gemma3ForConditionalGeneration": behind(gemma3_tower, read_gemma3, tied=Tied.ROOT_ELSE_TIED, image_prefix=True),
 }

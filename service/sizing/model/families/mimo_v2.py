@@ -1,6 +1,7 @@
-"""MiMo V2: sliding layers with heads of their own, values narrower than keys, experts.
+"""MiMo V2: sliding layers with heads of their own, values narrower than keys, experts; with towers, MiMo V2 Omni.
 
-Source: vLLM 0.33 `model_executor/models/mimo_v2.py`.
+Source: vLLM 0.33 `model_executor/models/mimo_v2.py`, `mimo_v2_omni.py`,
+`transformers_utils/model_arch_config_convertor.py`.
 """
 
 from dataclasses import dataclass, replace
@@ -11,8 +12,13 @@ from service.sizing.model.modules import Module, Tensor, TensorClass, Units
 from service.sizing.model.rope import rotary_size, used_by
 from service.sizing.model.shape import AttentionCache, LayerShape, ModelShape, RopeTable
 from service.sizing.model.source import Source
+from service.sizing.model.towers.mimo import mimo_audio, mimo_vision
+from service.sizing.quantities import round_up
 
 ROUTER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+FUSED_BLOCK = 128
+"""Rows of a block of a checkpoint in 8-bit blocks."""
 
 ROTARY_BASE = 1_000_000.0
 """Rotary base where a configuration names none."""
@@ -57,20 +63,41 @@ def expert_marks(source: Source, layers: int) -> list[bool]:
     return [False] * layers
 
 
-def attention(source: Source, path: str, hidden: int, own: Heads, *, bias: bool, sinks: bool) -> tuple[Module, ...]:
-    """Projections, and one sink logit a head where there are sinks."""
+def joined_rows(own: Heads, chunks: int) -> Units | None:
+    """Keys and values of the chunks that a checkpoint in 8-bit blocks fuses, padded to whole blocks.
+
+    None where the rows of queries, keys and values span whole blocks already, or the queries' do not.
+    """
+    if own.heads % chunks or own.kv_heads % chunks:
+        return None
+    queries, keys, values = (
+        rows // chunks for rows in (own.heads * own.size, own.kv_heads * own.size, own.kv_heads * own.value_size)
+    )
+    if queries % FUSED_BLOCK or not (keys % FUSED_BLOCK or values % FUSED_BLOCK):
+        return None
+    return Units(chunks, round_up(keys + values, FUSED_BLOCK))
+
+
+def attention(
+    source: Source, path: str, hidden: int, own: Heads, *, bias: bool, sinks: bool, chunks: int | None
+) -> tuple[Module, ...]:
+    """Projections, fused in `chunks` or not, and one sink logit a head where there are sinks."""
     quantization = source.quantization
+    projection = blocks.query_key_value(
+        quantization,
+        path,
+        hidden,
+        own.heads,
+        own.kv_heads,
+        own.size,
+        value_head_size=own.value_size,
+        bias=bias,
+        names=("q_proj", "k_proj", "v_proj") if chunks is None else ("qkv_proj",),
+    )
+    if chunks is not None and quantization.method is not None:
+        projection = replace(projection, joined=joined_rows(own, chunks))
     return (
-        blocks.query_key_value(
-            quantization,
-            path,
-            hidden,
-            own.heads,
-            own.kv_heads,
-            own.size,
-            value_head_size=own.value_size,
-            bias=bias,
-        ),
+        projection,
         blocks.row(quantization, path, "o_proj", Units(own.heads, own.value_size), hidden),
         *((Tensor("attention_sink_bias", TensorClass.ATTENTION, (Units(own.heads),), split=True),) if sinks else ()),
     )
@@ -112,9 +139,10 @@ def read_mimo_v2(source: Source) -> ModelShape:
     """MiMo V2 and MiMo V2 Flash; the head is never the embedding."""
     text, quantization = source.text, source.quantization
     fused = text.text("attention_projection_layout", default="") == "fused_qkv"
-    if fused and quantization.method is not None:
+    if fused and quantization.method not in (None, "fp8"):
         raise source.refuse(
-            "attention_projection_layout", because="a quantised checkpoint of fused projections is not known"
+            "attention_projection_layout",
+            because=f"fused projections of a checkpoint quantised as {quantization.method} are not known",
         )
     text.ignore("sliding_window", "attention_chunk_size", "layer_types", "v_head_dim")
     layers, hidden, vocabulary = (
@@ -129,6 +157,7 @@ def read_mimo_v2(source: Source) -> ModelShape:
     window = text.integer("sliding_window_size") if any(slides) else None
     bias = text.flag("attention_bias", default=False)
     sinks = text.flag("add_swa_attention_sink_bias", default=False)
+    chunks = full.kv_heads if fused else None
 
     def layer(index: int) -> LayerShape:
         path, slide = f"model.layers.{index}", slides[index]
@@ -137,7 +166,7 @@ def read_mimo_v2(source: Source) -> ModelShape:
         return LayerShape(
             (cache,),
             (
-                *attention(source, f"{path}.self_attn", hidden, own, bias=bias, sinks=sinks and slide),
+                *attention(source, f"{path}.self_attn", hidden, own, bias=bias, sinks=sinks and slide, chunks=chunks),
                 *(
                     expert_block(source, f"{path}.mlp", hidden)
                     if sparse[index]
@@ -158,8 +187,20 @@ def read_mimo_v2(source: Source) -> ModelShape:
         kv_heads=full.kv_heads,
         experts=text.integer("n_routed_experts") if any(sparse) else 0,
         rope_tables=rotary_tables(source, slides, full, sliding),
+        tower=towers(source),
     )
     return replace(model, attention_sinks=sinks and any(slides))
 
 
-READERS = {"MiMoV2FlashForCausalLM": read_mimo_v2, "MiMoV2ForCausalLM": read_mimo_v2}
+def towers(source: Source) -> tuple[Module, ...]:
+    """What sees and what hears, never quantised: the engine takes any configuration with a tower for an omni one."""
+    vision, audio = source.root.child("vision_config"), source.root.child("audio_config")
+    if vision is None or not vision.values:
+        if source.architecture == OMNI:
+            raise source.invalid("vision_config", "vision_config is missing: give an object")
+        return ()
+    return (*mimo_vision(vision), *(mimo_audio(audio) if audio else ()))
+
+
+OMNI = "MiMoV2OmniForCausalLM"
+READERS = dict.fromkeys(("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", OMNI), read_mimo_v2)

@@ -1,5 +1,7 @@
 """Nemotron-H and Nemotron 3: Mamba-2, attention, MLP and expert layers in any order, one mixer a layer.
 
+Models that were pruned layer by layer (Puzzle) describe every layer in `block_configs`.
+
 Source: vLLM 0.33 `model_executor/models/nemotron_h.py`.
 """
 
@@ -9,6 +11,7 @@ from typing import Any
 from service.sizing.model import blocks
 from service.sizing.model.assembly import assemble, build_layers, ends, layer_kinds, with_defaults
 from service.sizing.model.families.llama import even_head_size
+from service.sizing.model.fields import Fields
 from service.sizing.model.modules import Module, TensorClass, Units, Whole
 from service.sizing.model.quantization import Quantization
 from service.sizing.model.shape import AttentionCache, Cache, LayerShape, ModelShape
@@ -38,8 +41,60 @@ DEFAULTS: Mapping[str, Any] = {
 LETTERS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 """Layer kinds of `hybrid_override_pattern`."""
 
+BLOCKS = {"mamba": "linear_attention", "attention": "full_attention", "moe": "moe", "mlp": "mlp"}
+"""Layer kinds of `block_configs`."""
+
+OWN_FIELDS: Mapping[str, frozenset[str]] = {
+    "mamba": frozenset(),
+    "attention": frozenset({"num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window"}),
+    "moe": frozenset(
+        {
+            "n_routed_experts",
+            "n_shared_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "moe_latent_size",
+        }
+    ),
+    "mlp": frozenset({"intermediate_size"}),
+}
+"""What a layer of `block_configs` may say of itself, by its kind."""
+
 UNNAMED = ["linear_attention", "moe", "full_attention", "mlp"]
 """The layers of a configuration that names none."""
+
+
+def read_blocks(source: Source) -> list[Fields] | None:
+    """What every layer says of itself; None where the layers are all alike."""
+    listed = source.text.items("block_configs")
+    if listed is None:
+        return None
+    whole = Fields({str(index): block for index, block in enumerate(listed)}, source.text.named("block_configs"))
+    blocks_read = [whole.child(str(index)) or Fields({}, whole.named(str(index))) for index in range(len(listed))]
+    for block in blocks_read:
+        kind = block.text("block_type")
+        if kind not in BLOCKS:
+            raise source.refuse(block.named("block_type"), because=f"layers of kind {kind!r} are not known")
+        strange = sorted(
+            name for name in block.values if name not in {*OWN_FIELDS[kind], "block_type"} and name in block
+        )
+        if strange:
+            fields = [block.named(name) for name in strange]
+            raise source.refuse(*fields, because=f"{', '.join(fields)} of a layer of kind {kind!r} is not known")
+    return blocks_read
+
+
+def own_fields(block: Fields) -> dict[str, int]:
+    """The sizes that a layer of `block_configs` names."""
+    return {name: block.integer(name, minimum=0) for name in block.values if name != "block_type" and name in block}
+
+
+def read_heads(source: Source) -> tuple[int, int, int]:
+    """Query heads, KV heads and head size of attention."""
+    text = source.text
+    heads, size = text.integer("num_attention_heads"), text.integer("head_dim", default=0, minimum=0)
+    return heads, text.integer("num_key_value_heads", default=heads), size or even_head_size(source, heads)
 
 
 def read_kinds(source: Source) -> list[str]:
@@ -111,10 +166,6 @@ def read_nemotron_h(
     source = with_defaults(source, DEFAULTS)
     text, quantization = source.text, source.quantization
     hidden, vocabulary = text.integer("hidden_size"), text.integer("vocab_size")
-    heads, size = text.integer("num_attention_heads"), text.integer("head_dim", default=0, minimum=0)
-    kv_heads = text.integer("num_key_value_heads", default=heads)
-    size = size or even_head_size(source, heads)
-    window = text.optional_integer("sliding_window")
     state_heads, state_size = text.integer("mamba_num_heads"), text.integer("mamba_head_dim")
     mixer = Mamba2(
         inner=state_heads * state_size,
@@ -127,23 +178,27 @@ def read_nemotron_h(
         bias=text.flag("use_bias", default=False),
         temporal_bytes=state_bytes(source, "mamba_ssm_cache_dtype", "float32"),
     )
-    kinds = read_kinds(source)
+    described = read_blocks(source)
+    kinds = [BLOCKS[block.text("block_type")] for block in described] if described else read_kinds(source)
+    named = [own_fields(block) for block in described] if described else [dict[str, int]()] * len(kinds)
+    own = [source.overridden(values) if values else source for values in named]
 
     def layer(index: int) -> LayerShape:
-        path = f"{prefix}.layers.{index}.mixer"
+        path, text = f"{prefix}.layers.{index}.mixer", own[index].text
         caches: tuple[Cache, ...] = ()
         modules: tuple[Module, ...]
         match kinds[index]:
             case "linear_attention":
                 caches, modules = (mixer.cache(),), mixer.modules(quantization, path, hidden)
             case "full_attention":
-                caches = (AttentionCache(heads, kv_heads, size, size, window=window),)
+                heads, kv_heads, size = read_heads(own[index])
+                caches = (AttentionCache(heads, kv_heads, size, size, window=text.optional_integer("sliding_window")),)
                 modules = (
                     blocks.query_key_value(quantization, path, hidden, heads, kv_heads, size),
                     blocks.row(quantization, path, "o_proj", Units(heads, size), hidden),
                 )
             case "moe":
-                modules = expert_mixer(source, quantization, path)
+                modules = expert_mixer(own[index], quantization, path)
             case _:
                 modules = blocks.plain_mlp(
                     quantization,
@@ -155,9 +210,11 @@ def read_nemotron_h(
                 )
         return LayerShape(caches, (*modules, blocks.norm("norm", hidden)))
 
+    alike = [(kind, tuple(sorted(values.items()))) for kind, values in zip(kinds, named, strict=True)]
+    heads, kv_heads, _ = read_heads(source)
     return assemble(
         source,
-        build_layers(source, kinds, layer),
+        build_layers(source, alike, layer),
         ends(
             source,
             hidden,
@@ -174,9 +231,9 @@ def read_nemotron_h(
         vocabulary=vocabulary,
         heads=heads,
         kv_heads=kv_heads,
-        experts=text.integer("n_routed_experts", minimum=0),
+        experts=max([each.text.integer("n_routed_experts", minimum=0) for each in (source, *own)]),
         tower=tower,
     )
 
 
-READERS = {"NemotronHForCausalLM": read_nemotron_h}
+READERS = dict.fromkeys(("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"), read_nemotron_h)

@@ -1,21 +1,25 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen decoders behind vision towers; other decoders behind the same towers.
 
 Source: vLLM 0.33 `model_executor/models/qwen2_vl.py`, `qwen2_5_vl.py`, `qwen3_vl.py`, `qwen3_vl_moe.py`,
-`exaone4_5.py`, `hyperclovax_vision_v2.py`, `opencua.py`.
+`exaone4_5.py`, `hyperclovax_vision_v2.py`, `opencua.py`, `cosmos3.py`, `interns1_pro.py`,
+`layers/rotary_embedding/fope.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import pi
 from typing import Any
 
-from service.sizing.model.families import dense, experts
+from service.sizing.model.families import dense, expert_layers, experts
 from service.sizing.model.families.language import language
-from service.sizing.model.families.llama import read
+from service.sizing.model.families.llama import read, read_attention
+from service.sizing.model.families.mixture import Mixture
 from service.sizing.model.families.multimodal import Tied, Tower, behind, tower_config
 from service.sizing.model.families.qwen3_next import VISION
 from service.sizing.model.families.recipe import Recipe
-from service.sizing.model.modules import Module
+from service.sizing.model.modules import Module, Tensor, TensorClass, Units
+from service.sizing.model.quantization import NotQuantised
 from service.sizing.model.shape import ModelShape
 from service.sizing.model.source import Source
 from service.sizing.model.towers.parts import PROJECTOR, whole_linear
@@ -115,11 +119,66 @@ def hyperclova_tower(source: Source) -> tuple[Module, ...]:
     )
 
 
+def unquantised_routers(source: Source) -> Mixture:
+    """Qwen's experts, whose routers are never quantised."""
+    return replace(expert_layers.qwen(source, always_gated=False), quantised_router=False)
+
+
+INTERN_S1_PRO = replace(QWEN3_MOE, rotary=False, experts=unquantised_routers)
+
+
+def intern_tower(source: Source) -> tuple[Module, ...]:
+    """The tower of Qwen3-VL, never quantised."""
+    return qwen3_vl_tower(NotQuantised(), tower_config(source), VISION)
+
+
+def fourier_rotary(source: Source) -> tuple[Module, ...]:
+    """Rotary positions with mixed frequencies: two square matrices for each KV head, the frequencies and a table.
+
+    Frequencies that turn less than once over the context are left out, unless their number is given.
+    """
+    rope, sizes = source.rope(), read_attention(source)
+    fields = ("fope_init_factor", "fope_sep_head", "num_inv_freq")
+    if rope is None or all(rope.raw(field)[1] is None for field in fields):
+        raise source.refuse("rope_scaling", because="rotary positions without mixed frequencies are not known")
+    if source.rope_type() != "default" or "mrope_section" in rope:
+        raise source.unknown_rope()
+    positions = source.text.integer("max_position_embeddings", default=32768)
+    base = rope.number("rope_theta", default=source.text.number("rope_theta", default=10000.0))
+    turning = [
+        2 * index for index in range(sizes.head_size // 2) if base ** (2 * index / sizes.head_size) * 2 * pi < positions
+    ]
+    count = min(rope.optional_integer("num_inv_freq") or len(turning), sizes.head_size // 2)
+    heads = Units(sizes.kv_heads, replicated=True)
+    if not rope.flag("fope_sep_head", default=False):
+        raise source.refuse(rope.named("fope_sep_head"), because="mixtures that KV heads share are not known")
+    return (
+        Tensor("rotary_emb.coefficients", TensorClass.ATTENTION, (heads,), columns=2 * count**2, split=True),
+        Tensor("rotary_emb.inv_freq", TensorClass.OTHER, (Units(count),), element_bytes=4, buffer=True),
+        Tensor(
+            "rotary_emb.cos_sin_cache",
+            TensorClass.OTHER,
+            (heads,),
+            columns=positions * 2 * sizes.head_size,
+            split=True,
+            buffer=True,
+        ),
+    )
+
+
+def read_intern_s1_pro(source: Source) -> ModelShape:
+    """Intern-S1-Pro: Qwen3 with experts and rotary positions of mixed frequencies, on every stage."""
+    model = read(source, INTERN_S1_PRO)
+    return replace(model, every_stage=(*model.every_stage, *fourier_rotary(source)))
+
+
 QWEN2 = dense.RECIPES["Qwen2ForCausalLM"]
 
 READERS = {
     "Exaone4_5_ForConditionalGeneration": reader(exaone_tower, dense.RECIPES["Exaone4ForCausalLM"], EXAONE4),
     "HCXVisionV2ForCausalLM": behind(hyperclova_tower, language("hyperclovax"), tied=Tied.ROOT_IF_NAMED),
+    "Cosmos3ForConditionalGeneration": reader(qwen3_tower, QWEN3, QWEN3_VL),
+    "InternS1ProForConditionalGeneration": behind(intern_tower, read_intern_s1_pro, tied=Tied.TEXT),
     "OpenCUAForConditionalGeneration": behind(
         qwen2_5_tower, partial(decoder, recipe=QWEN2, defaults={}), tied=Tied.ROOT_IF_NAMED
     ),

@@ -63,24 +63,26 @@ def read_kinds(source: Source, layers: int) -> list[str]:
     return kinds
 
 
-def sparse_layers(source: Source, layers: int) -> list[bool]:
-    """Which layers have experts: by kind, by number, or from the fourth on."""
+def sparse_layers(
+    source: Source, layers: int, *, dense: int = DENSE_LAYERS, listed: tuple[str, ...] = ("moe_layers_enum",)
+) -> list[bool]:
+    """Which layers have experts: by kind, by number under one of the `listed` fields, or after the first `dense`."""
     text = source.text
+    field, numbered = text.raw(*listed)
     kinds = text.texts("mlp_layer_types")
     if kinds is not None:
         if len(kinds) < layers:
             field = text.named("mlp_layer_types")
             raise source.invalid(field, f"{field} must name {layers} layers, not {len(kinds)}")
         return [kind == "sparse" for kind in kinds[:layers]]
-    numbered = text.values.get("moe_layers_enum")
     if isinstance(numbered, str):
-        parts = [part.strip() for part in text.text("moe_layers_enum").split(",") if part.strip()]
+        parts = [part.strip() for part in numbered.split(",") if part.strip()]
         if not all(part.isdigit() for part in parts):
-            raise source.invalid("moe_layers_enum", "moe_layers_enum must list layer numbers, separated by commas")
+            raise source.invalid(field, f"{field} must list layer numbers, separated by commas")
         chosen = {int(part) for part in parts}
     else:
-        listed = text.integers("moe_layers_enum")
-        chosen = set(range(DENSE_LAYERS, layers)) if listed is None else set(listed)
+        numbers = text.integers(field)
+        chosen = set(range(dense, layers)) if numbers is None else set(numbers)
     return [index in chosen for index in range(layers)]
 
 

@@ -20,6 +20,8 @@ NEVER_SCALED = frozenset(
         "Plamo3ForCausalLM",
         "Step3TextForCausalLM",
         "Step3VLForConditionalGeneration",
+        "Step5ForCausalLM",
+        "Step5ForConditionalGeneration",
         "Zamba2ForCausalLM",
     }
 )

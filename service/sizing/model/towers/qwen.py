@@ -23,16 +23,24 @@ DEEPSTACK_NORM = "deepstack_norm"
 
 
 def qwen3_vl_tower(
-    quantization: Quantization, vision: Fields, defaults: Mapping[str, Any], *, path: str = "model.visual"
+    quantization: Quantization,
+    vision: Fields,
+    defaults: Mapping[str, Any],
+    *,
+    path: str = "model.visual",
+    projects: bool = True,
 ) -> tuple[Module, ...]:
-    """The tower of Qwen3-VL and Qwen3.5, with the mergers that feed deep layers where the configuration lists them."""
+    """The tower of Qwen3-VL and Qwen3.5, with the mergers that feed deep layers where the configuration lists them.
+
+    Without `projects` one merger only puts patches beside each other, and none feeds deep layers.
+    """
     vision = Fields({**defaults, **vision.values}, vision.path)
     hidden, heads = vision.integer("hidden_size"), vision.integer("num_heads", "num_attention_heads")
     width, output = vision.integer("intermediate_size"), vision.integer("out_hidden_size")
     size, patch = hidden // heads, vision.integer("patch_size")
     pixels = vision.integer("in_channels") * vision.integer("temporal_patch_size") * patch * patch
     merged = hidden * vision.integer("spatial_merge_size") ** 2
-    deep = vision.integers("deepstack_visual_indexes") or []
+    deep = (vision.integers("deepstack_visual_indexes") or []) if projects else []
 
     def merger(name: str, norm: int, norm_name: str = "norm") -> tuple[Module, ...]:
         return (
@@ -63,7 +71,7 @@ def qwen3_vl_tower(
         Tensor("patch_embed.proj", TOWER, (Units(hidden),), columns=pixels + 1),
         Tensor("pos_embed", TOWER, (Units(vision.integer("num_position_embeddings")),), columns=hidden),
         Tensor("rotary", TOWER, (Units(TOWER_POSITIONS),), columns=size // TOWER_ROTARY_SHARE, buffer=True),
-        *merger("merger", hidden),
+        *(merger("merger", hidden) if projects else (layer_norm("norm", hidden, tensor_class=PROJECTOR),)),
     ]
     for number in range(len(deep)):
         modules += merger(f"deepstack_merger_list.{number}", merged, DEEPSTACK_NORM)
