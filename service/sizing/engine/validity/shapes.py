@@ -136,13 +136,13 @@ def inputs_have_heads(setting: Setting) -> Refusal | None:
     return None
 
 
-def summaries_have_kernels(setting: Setting) -> Refusal | None:
+@by_layout
+def summaries_have_kernels(model: ModelShape, layout: Layout) -> Refusal | None:
     """Attention that picks regions by summaries has kernels for few shapes, and every stage has such a layer.
 
     Source: vLLM 0.33 `models/step5/nvidia/model.py: _validate_step5_dsa_parallel_geometry`, `sparse_attention.py`,
     `v1/attention/backends/utils.py: resolve_kv_cache_layout`.
     """
-    model, layout = setting.model, setting.layout
     tensor, stages = layout.tensor_parallel_size, layout.pipeline_parallel_size
     picking = [any(_summarised(cache) for cache in layer.caches) for layer in model.layers]
     for cache in filter(_summarised, (cache for layer in model.distinct for cache in layer.caches)):
