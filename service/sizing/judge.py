@@ -1,8 +1,10 @@
 """Does one layout on one machine start, and does it hold the workload?"""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, wraps
 from math import ceil
+from typing import Any, TypeVar
 
 from service.sizing.answer import LayoutAnswer, Rejection
 from service.sizing.demand import Demand
@@ -80,6 +82,8 @@ class Feasible:
         What the plan had to change.
     demand : Demand or None
         The load that people make of it, where they are given.
+    known : dict
+        What was worked out of it by the functions marked `once`.
     """
 
     question: Question
@@ -91,6 +95,7 @@ class Feasible:
     held: int
     warnings: tuple[str, ...]
     demand: Demand | None = None
+    known: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any], init=False, repr=False)
 
     @property
     def needed_bytes(self) -> int:
@@ -103,21 +108,90 @@ class Feasible:
         return self.held * self.layout.data_parallel_size
 
 
+Found = TypeVar("Found")
+
+
+def once(figure: Callable[[Feasible], Found]) -> Callable[[Feasible], Found]:
+    """A figure that is asked for several times while one answer is found and written: kept with the layout."""
+
+    @wraps(figure)
+    def known(found: Feasible) -> Found:
+        if figure not in found.known:
+            found.known[figure] = figure(found)
+        return found.known[figure]
+
+    return known
+
+
 WORTH_ASKING = 8
 """Conversations shorter than this part of the longest that fits alone are no advice: better have fewer of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheTooSmall:
+    """One copy that starts, but does not hold its conversations.
+
+    Attributes
+    ----------
+    context, sequences : int
+        Tokens of a conversation, and conversations of a copy.
+    held : int
+        Conversations that fit in one copy, at the pessimistic end.
+    copies : int
+        Copies of the layout.
+    raised : bool
+        Whether the flags raise the engine's default number of sequences.
+    """
+
+    settled: Settled
+    context: int
+    sequences: int
+    held: int
+    copies: int
+    raised: bool
+
+    @property
+    def code(self) -> str:
+        """The stable code of the reason."""
+        return "cache_too_small"
+
+    def refusal(self) -> Refusal:
+        """The reason in words, with the longest or the most conversations that would be held."""
+        settled, cache, context = self.settled, self.settled.fitted.cache, self.context
+        room = gib(max(0, settled.safe_rooms[settled.tight]))
+        if context > settled.safe_length:
+            return Refusal(
+                self.code,
+                f"one conversation of {context} tokens does not fit in the {room} GiB left for the cache; "
+                f"{settled.safe_length} tokens do",
+                fixes=_shorter(cache, settled.safe_blocks, self.copies, self.sequences, settled.safe_length),
+            )
+        needed = self.sequences * cache.conversation_bytes(context, settled.tight)
+        return Refusal(
+            self.code,
+            f"{self.sequences} conversations of {context} tokens need {gib(needed)} GiB of cache on each GPU; {room} "
+            f"GiB are left, which hold {self.held}",
+            # Fewer than the engine's default need less working space too: how many fit then is not known here.
+            fixes=(fewer_conversations(self.held * self.copies),) if self.held and not self.raised else (),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Refused:
-    """A layout that does not start, or not hold the workload, and the first reason."""
+    """A layout that does not start, or not hold the workload, and the first reason, put in words where it is told."""
 
     layout: Layout
-    refusal: Refusal
+    reason: Refusal | CacheTooSmall
 
     @property
     def code(self) -> str:
         """Of the reason."""
-        return self.refusal.code
+        return self.reason.code
+
+    @cached_property
+    def refusal(self) -> Refusal:
+        """The reason in words."""
+        return self.reason if isinstance(self.reason, Refusal) else self.reason.refusal()
 
 
 def judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refused:
@@ -151,7 +225,7 @@ def layout_answer(layout: Layout) -> LayoutAnswer:
     )
 
 
-def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refusal:
+def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | Refusal | CacheTooSmall:
     model, workload, gpu, link = question.model, question.workload, machine.gpu, machine.link
     if workload.context_tokens > (longest := _longest(question)):
         return Refusal(
@@ -161,7 +235,7 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
         )
     sequences = ceil_div(workload.concurrent_sequences, layout.data_parallel_size)
     copy = cut_by(layout, model.experts)
-    options, warnings = _with_sequences(question.engine, model, copy, gpu, sequences)
+    options, warnings = _with_sequences(question.engine, model, gpu, sequences)
     context = workload.context_tokens
     beyond = context if context > model.default_context_tokens else 0
     points = question.calibrations.get(gpu.slug, ())
@@ -169,33 +243,21 @@ def _judge(question: Question, machine: Machine, layout: Layout) -> Feasible | R
     settled = settle(model, copy, gpu, link, options, question.assumptions, beyond, points, neighbours)
     if isinstance(settled, Refusal):
         return settled
-    cache, room = settled.fitted.cache, max(0, settled.safe_rooms[settled.tight])
     if context > settled.safe_length:
-        return Refusal(
-            "cache_too_small",
-            f"one conversation of {context} tokens does not fit in the {gib(room)} GiB left for the cache; "
-            f"{settled.safe_length} tokens do",
-            fixes=_shorter(cache, settled.safe_blocks, layout.data_parallel_size, sequences, settled.safe_length),
-        )
+        return CacheTooSmall(settled, context, sequences, 0, layout.data_parallel_size, bool(warnings))
+    cache = settled.fitted.cache
     kept = cache.conversation_blocks(context)
-    conversation_bytes = kept * cache.block_bytes[settled.tight]
     # A model that keeps no cache holds what the engine runs at once.
     held = settled.safe_blocks // kept if kept else cache.defaults.max_num_seqs
     if held < sequences:
-        return Refusal(
-            "cache_too_small",
-            f"{sequences} conversations of {context} tokens need {gib(sequences * conversation_bytes)} GiB of cache on "
-            f"each GPU; {gib(room)} GiB are left, which hold {held}",
-            # Fewer than the engine's default need less working space too: how many fit then is not known here.
-            fixes=(fewer_conversations(held * layout.data_parallel_size),) if held and not warnings else (),
-        )
+        return CacheTooSmall(settled, context, sequences, held, layout.data_parallel_size, bool(warnings))
     return Feasible(
         question=question,
         machine=machine,
         layout=layout,
         settled=settled,
         sequences=sequences,
-        conversation_bytes=conversation_bytes,
+        conversation_bytes=kept * cache.block_bytes[settled.tight],
         held=held,
         warnings=warnings,
     )
@@ -245,18 +307,18 @@ def _longest(question: Question) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _default_batch(model: ModelShape, layout: Layout, gpu: Gpu, options: EngineOptions) -> tuple[int, int] | None:
-    """Sequences and tokens of a step by default; None where the options contradict each other."""
+def _default_batch(model: ModelShape, gpu: Gpu, options: EngineOptions) -> tuple[int, int] | None:
+    """Sequences and tokens of a step by default, on any layout; None where the options contradict each other."""
     profile, _ = profile_for(options.version)
-    defaults = resolve_defaults(model, layout, Device.of(gpu), options, profile)
+    defaults = resolve_defaults(model, Layout(), Device.of(gpu), options, profile)
     return None if isinstance(defaults, Refusal) else (defaults.max_num_seqs, defaults.max_num_batched_tokens)
 
 
 def _with_sequences(
-    options: EngineOptions, model: ModelShape, layout: Layout, gpu: Gpu, sequences: int
+    options: EngineOptions, model: ModelShape, gpu: Gpu, sequences: int
 ) -> tuple[EngineOptions, tuple[str, ...]]:
     """Options that let a copy run `sequences` at once, where the engine's default is lower and none was given."""
-    batch = _default_batch(model, layout, gpu, options) if options.max_num_seqs is None else None
+    batch = _default_batch(model, gpu, options) if options.max_num_seqs is None else None
     if batch is None or sequences <= batch[0]:
         return options, ()
     tokens = options.max_num_batched_tokens

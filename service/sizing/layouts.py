@@ -56,6 +56,7 @@ def powers_up_to(limit: int) -> list[int]:
     return sizes
 
 
+@lru_cache(maxsize=1024)
 def counts_to_try(gpus_per_node: int, most: int) -> tuple[int, ...]:
     """GPU counts a search tries: 1, 2, 4, 8 ... within a node and the whole node, then whole nodes."""
     within = [count for count in (*powers_up_to(gpus_per_node), gpus_per_node) if count <= most]

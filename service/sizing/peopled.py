@@ -1,11 +1,10 @@
 """What people make of a layout: how many wait for it at once, which it must then hold and be timed at."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 from service.sizing.demand import Demand, People, active_people, demand_of
 from service.sizing.engine.refusal import Fix, Refusal
-from service.sizing.judge import Feasible
+from service.sizing.judge import Feasible, once
 from service.sizing.load_answers import PeopleAnswer
 from service.sizing.performance.serving import Copy
 from service.sizing.question import Question
@@ -47,7 +46,7 @@ def most_people(found: Feasible, people: People, carried: int) -> int:
     return low
 
 
-@lru_cache(maxsize=64)
+@once
 def people_answer(found: Feasible) -> PeopleAnswer | None:
     """The load that the people given make of a layout; None without people."""
     people, demand = found.question.workload.people, found.demand

@@ -2,12 +2,11 @@
 
 from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal
-from functools import lru_cache
 
 from service.sizing.answer import CostAnswer, ExchangeRateAnswer, PriceAnswer
 from service.sizing.cost import USD, ExchangeRate, cents, currency_of, machines_needed, per_million_tokens, per_month
 from service.sizing.cost.offer import Offer, cheapest
-from service.sizing.judge import Feasible
+from service.sizing.judge import Feasible, once
 from service.sizing.question import Machine, Question
 
 OLD_DAYS = 180
@@ -23,7 +22,7 @@ def offers_of(question: Question, machine: Machine) -> tuple[Offer, ...]:
     return question.offers.get(machine.instance or machine.gpu.slug, ())
 
 
-@lru_cache(maxsize=64)
+@once
 def offer_for(found: Feasible) -> tuple[Offer, Decimal] | None:
     """The cheapest offer that carries a plan, and its cost per hour; None without any."""
     return cheapest(offers_of(found.question, found.machine), found.layout.gpu_count, found.machine.gpus_per_node)

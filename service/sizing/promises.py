@@ -7,7 +7,7 @@ from math import ceil
 
 from service.sizing.corrections import used_for
 from service.sizing.engine.refusal import Fix, Refusal
-from service.sizing.judge import Feasible
+from service.sizing.judge import Feasible, once
 from service.sizing.load_answers import LoadPoint, ObjectivesAnswer, PromiseAnswer
 from service.sizing.peopled import most_people
 from service.sizing.performance.objectives import (
@@ -110,19 +110,29 @@ def margins(found: Feasible) -> tuple[Margin, Margin]:
     return TPOT_MARGINS[tier], TTFT_MARGINS[tier]
 
 
-def _keeps(found: Feasible) -> Callable[[State], bool]:
-    promised, tier = found.question.objectives, used_for(found).correction.tier
+def _keeps(one: Copy, promised: Objectives) -> Callable[[State], bool]:
+    tier = one.correction.tier
     return lambda each: state_keeps(each, tier, ttft_ms=promised.ttft_ms, tpot_ms=promised.tpot_ms)
+
+
+@lru_cache(maxsize=256)
+def _most_at_once(one: Copy, promised: Objectives) -> int:
+    return most_at_once(one, _keeps(one, promised))
+
+
+@lru_cache(maxsize=256)
+def _highest_rate(one: Copy, promised: Objectives) -> float:
+    return highest_rate(one, _keeps(one, promised))
 
 
 def carried_at_once(found: Feasible, one: Copy) -> int:
     """Most requests at once over all copies that run and keep the promises."""
-    return most_at_once(one, _keeps(found)) * found.layout.data_parallel_size
+    return _most_at_once(one, found.question.objectives) * found.layout.data_parallel_size
 
 
 def carried_a_second(found: Feasible, one: Copy) -> float:
     """Most requests a second over all copies that keep the promises, rounded down."""
-    return rounded_down(highest_rate(one, _keeps(found)) * found.layout.data_parallel_size)
+    return rounded_down(_highest_rate(one, found.question.objectives) * found.layout.data_parallel_size)
 
 
 def carried_by_copy(found: Feasible) -> float:
@@ -215,7 +225,7 @@ def _rounded_up(ms: float) -> float:
     return tenths / 10 if ms < 1000 and tenths % 10 else ceil(tenths / 10)
 
 
-@lru_cache(maxsize=64)
+@once
 def objectives_answer(found: Feasible) -> ObjectivesAnswer | None:
     """What was promised, by which margins, and what the layout carries within it; None where nothing was asked."""
     one, now, workload = copy(found), state(found), found.question.workload
@@ -252,7 +262,8 @@ def load_curve(found: Feasible) -> tuple[LoadPoint, ...]:
     one, copies, asked = copy(found), found.layout.data_parallel_size, found.question.curve_points
     if one is None or not asked:
         return ()
-    kept = _keeps(found) if found.question.objectives != Objectives() else None
+    promised = found.question.objectives
+    kept = _keeps(one, promised) if promised != Objectives() else None
     return tuple(
         LoadPoint(
             concurrent_sequences=round(each.concurrency) * copies,

@@ -1,6 +1,6 @@
 """The layouts of each GPU type and count: judged as far as an answer needs them, ranked, with a reason and a fix."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -51,23 +51,29 @@ Verdict = Feasible | Missed | Refused
 Order = Callable[[Feasible], tuple[float, ...]]
 
 
-def ranking(rank_by: RankBy) -> Order:
-    """What makes one feasible layout better than another, as a sort key; times are the performance model's."""
+def _by_count(each: Feasible) -> tuple[float, ...]:
+    return each.layout.gpu_count, token_ms(each), -each.capacity
 
-    def by_count(each: Feasible) -> tuple[float, ...]:
-        return each.layout.gpu_count, token_ms(each), -each.capacity
 
-    def by_latency(each: Feasible) -> tuple[float, ...]:
-        return token_ms(each), each.layout.gpu_count, -each.capacity
+def _by_latency(each: Feasible) -> tuple[float, ...]:
+    return token_ms(each), each.layout.gpu_count, -each.capacity
 
-    def by_throughput(each: Feasible) -> tuple[float, ...]:
-        return -tokens_per_second(each), each.layout.gpu_count, token_ms(each)
 
-    def by_cost(each: Feasible) -> tuple[float, ...]:
-        return cost_per_hour(each), each.layout.gpu_count, token_ms(each)
+def _by_throughput(each: Feasible) -> tuple[float, ...]:
+    return -tokens_per_second(each), each.layout.gpu_count, token_ms(each)
 
-    keys = {RankBy.LATENCY: by_latency, RankBy.THROUGHPUT: by_throughput, RankBy.COST: by_cost}
-    return keys.get(rank_by, by_count)
+
+def _by_cost(each: Feasible) -> tuple[float, ...]:
+    return cost_per_hour(each), each.layout.gpu_count, token_ms(each)
+
+
+ORDERS: Mapping[RankBy, Order] = {
+    RankBy.FEWEST_GPUS: _by_count,
+    RankBy.COST: _by_cost,
+    RankBy.LATENCY: _by_latency,
+    RankBy.THROUGHPUT: _by_throughput,
+}
+"""What makes one feasible layout better than another, as a sort key; times are the performance model's."""
 
 
 def counts_of(question: Question, machine: Machine) -> tuple[int, ...]:
@@ -154,9 +160,10 @@ class Counted:
         self._judged = dict[Layout, Verdict]()
 
     def _verdict(self, layout: Layout) -> Verdict:
-        if layout not in self._judged:
-            self._judged[layout] = verdict_on(self._question, self.machine, layout)
-        return self._judged[layout]
+        verdict = self._judged.get(layout)
+        if verdict is None:
+            verdict = self._judged[layout] = verdict_on(self._question, self.machine, layout)
+        return verdict
 
     def _stages(self) -> Iterator[Sequence[Layout]]:
         """Layouts to judge; each stage is for where none of those before serves."""
@@ -192,16 +199,25 @@ class Counted:
         return all(isinstance(verdict, Refused) and verdict.code in SPLITTING for verdict in whole)
 
     @cached_property
-    def first(self) -> Feasible | None:
-        """A layout that serves, found first: copies as large as a node are the likeliest, then larger ones."""
-        node = self.machine.gpus_per_node
+    def _looked_at(self) -> tuple[Sequence[Layout], Feasible | None]:
+        """Layouts up to the first stage in which one serves, and one that does.
+
+        Copies as large as a node are the likeliest to serve, then larger ones.
+        """
+        looked_at, node = list[Layout](), self.machine.gpus_per_node
         for layouts in self._stages():
-            within = [each for each in layouts if each.gpu_count <= node * each.data_parallel_size]
-            beyond = [each for each in layouts if each.gpu_count > node * each.data_parallel_size]
-            for layout in (*reversed(within), *reversed(beyond)):
+            looked_at += layouts
+            likeliest = list(reversed(layouts))
+            likeliest.sort(key=lambda each: self.gpu_count > node * each.data_parallel_size)
+            for layout in likeliest:
                 if isinstance(verdict := self._verdict(layout), Feasible):
-                    return verdict
-        return None
+                    return looked_at, verdict
+        return looked_at, None
+
+    @cached_property
+    def first(self) -> Feasible | None:
+        """A layout that serves, found without judging them all."""
+        return self._looked_at[1]
 
     @property
     def serves(self) -> bool:
@@ -211,18 +227,13 @@ class Counted:
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
         """Of every layout, up to the first stage in which one serves."""
-        found = list[Verdict]()
-        for layouts in self._stages():
-            found += [self._verdict(layout) for layout in layouts]
-            if any(isinstance(verdict, Feasible) for verdict in found):
-                break
-        return found
+        return [self._verdict(layout) for layout in self._looked_at[0]]
 
     @cached_property
     def feasible(self) -> tuple[Feasible, ...]:
         """Layouts that serve, the best first."""
         serving = [verdict for verdict in self.verdicts if isinstance(verdict, Feasible)]
-        return tuple(sorted(serving, key=ranking(self._question.rank_by)))
+        return tuple(sorted(serving, key=ORDERS[self._question.rank_by]))
 
     @cached_property
     def missed(self) -> Missed | None:
@@ -263,7 +274,7 @@ class Searched:
     def __init__(self, question: Question) -> None:
         self.asked = question
         self.question = replace(question, layout=None) if question.layout is not None else question
-        self.order = ranking(question.rank_by)
+        self.order = ORDERS[question.rank_by]
         self.known = dict[tuple[int, int], Counted]()
         self._changed = dict[Changes, Searched]()
         self._usual = dict[str, Machine]()

@@ -1,19 +1,18 @@
 """How fast a feasible layout is under the workload, by the performance model."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 from service.sizing.corrections import links_for, used_for, used_without_links
-from service.sizing.judge import Feasible
+from service.sizing.judge import Feasible, once
 from service.sizing.layouts import cut_by
 from service.sizing.performance import UNCORRECTED, Load, Prediction, Replica, State, predict, vllm
 from service.sizing.performance.collectives import USUAL_LINKS
-from service.sizing.performance.prediction import completed, copy_under, predicted, settled
+from service.sizing.performance.prediction import completed, copy_of, predicted, settled
 from service.sizing.performance.serving import Copy
 from service.sizing.roofline import DEFAULT_BANDWIDTH_FRACTION, step_ms
 
 
-@lru_cache(maxsize=64)
+@once
 def replica_of(found: Feasible) -> Replica | None:
     """A layout as the performance model takes it; None for a card whose 16-bit rate is not known."""
     if not {"bf16", "fp16"} & found.machine.gpu.dense_flops.keys():
@@ -47,16 +46,16 @@ def load_of(found: Feasible) -> Load:
     )
 
 
-@lru_cache(maxsize=64)
+@once
 def copy(found: Feasible) -> Copy | None:
     """One copy, its times corrected by what was measured; None where nothing is predicted."""
     replica, workload = replica_of(found), found.question.workload
     if replica is None:
         return None
-    return copy_under(replica, workload.prompt_tokens, workload.output_tokens, used_for(found).correction)
+    return copy_of(replica, workload.prompt_tokens, workload.output_tokens, used_for(found).correction)
 
 
-@lru_cache(maxsize=64)
+@once
 def state(found: Feasible) -> State | None:
     """Central values of one copy under the workload: cheap enough to rank many layouts by.
 
@@ -66,7 +65,7 @@ def state(found: Feasible) -> State | None:
     return None if one is None else settled(one, load_of(found), found.layout.data_parallel_size)
 
 
-@lru_cache(maxsize=64)
+@once
 def prediction(found: Feasible) -> Prediction | None:
     """Times and throughput under the workload, with bands; None for a card whose 16-bit rate is not known.
 
@@ -76,14 +75,14 @@ def prediction(found: Feasible) -> Prediction | None:
     return None if replica is None or one is None else predicted(replica, load_of(found), one, state(found))
 
 
-@lru_cache(maxsize=64)
+@once
 def uncorrected(found: Feasible) -> Prediction | None:
     """The same without measured loads."""
     replica = replica_of(found)
     return None if replica is None else predict(replica, load_of(found), UNCORRECTED)
 
 
-@lru_cache(maxsize=64)
+@once
 def over_usual_links(found: Feasible) -> Prediction | None:
     """The same without link tests."""
     replica = replica_of(found)

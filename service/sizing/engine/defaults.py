@@ -4,6 +4,7 @@ Source: vLLM 0.33 `engine/arg_utils.py`, `config/vllm.py`, `config/scheduler.py`
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from service.sizing.engine.device import Device
 from service.sizing.engine.options import EngineOptions
@@ -167,6 +168,7 @@ def cuda_graph_sizes(
     return tuple(sorted(sizes))
 
 
+@lru_cache(maxsize=4096)
 def resolve_defaults(
     model: ModelShape, layout: Layout, device: Device, options: EngineOptions, profile: EngineProfile
 ) -> EngineDefaults | Refusal:

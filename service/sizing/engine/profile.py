@@ -35,9 +35,9 @@ class BatchTier:
     """A100 (by its name) and compute capability 12.1 take the next tier."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EngineProfile:
-    """The rules of vLLM releases `first` to `last`.
+    """The rules of vLLM releases `first` to `last`; compared by identity.
 
     Attributes
     ----------

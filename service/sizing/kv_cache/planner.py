@@ -95,7 +95,7 @@ class CacheLayout:
 
     def conversation_blocks(self, tokens: int) -> int:
         """Blocks a conversation of `tokens` keeps between steps."""
-        return sum(self.group_blocks_kept(tokens))
+        return sum(group.blocks_kept(tokens, self.context_ranks) for group in self.groups)
 
     def conversation_bytes(self, tokens: int, stage: int) -> int:
         """Bytes a conversation of `tokens` keeps on one GPU of a stage."""

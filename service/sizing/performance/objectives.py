@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor, log10, sqrt
 
 from service.sizing.performance.calibration import UNCORRECTED, Correction, Tier
-from service.sizing.performance.prediction import Load, Replica, copy_under, settled
+from service.sizing.performance.prediction import Load, Replica, copy_of, settled
 from service.sizing.performance.serving import MOST_UTILISATION, Copy, State
 
 COLD_SAFETY = 1.15
@@ -98,7 +98,7 @@ def keeps(
     safety: float | None = None,
 ) -> bool:
     """Whether a load keeps its promises with a margin; parameters as `state_keeps`."""
-    copy = copy_under(replica, load.prompt_tokens, load.output_tokens, correction)
+    copy = copy_of(replica, load.prompt_tokens, load.output_tokens, correction)
     state = settled(copy, load, replica.layout.data_parallel_size)
     return state_keeps(state, correction.tier, ttft_ms=ttft_ms, tpot_ms=tpot_ms, safety=safety)
 
@@ -117,7 +117,7 @@ def largest_concurrency(
 
     Requests beyond what a copy runs at once would wait for a place: they are not counted.
     """
-    copy = copy_under(replica, prompt_tokens, output_tokens, correction)
+    copy = copy_of(replica, prompt_tokens, output_tokens, correction)
 
     def kept(state: State) -> bool:
         return state_keeps(state, correction.tier, ttft_ms=ttft_ms, tpot_ms=tpot_ms, safety=safety)
@@ -151,7 +151,7 @@ def largest_rate(
 
     At most `MOST_UTILISATION` of what the copies complete at their limit.
     """
-    copy = copy_under(replica, prompt_tokens, output_tokens, correction)
+    copy = copy_of(replica, prompt_tokens, output_tokens, correction)
 
     def kept(state: State) -> bool:
         return state_keeps(state, correction.tier, ttft_ms=ttft_ms, tpot_ms=tpot_ms, safety=safety)
@@ -194,7 +194,7 @@ def curve(
     replica: Replica, prompt_tokens: int, output_tokens: int, points: int = 32, correction: Correction = UNCORRECTED
 ) -> tuple[CurvePoint, ...]:
     """Central values over the loads a copy can run, evenly spaced by factor; throughput over all copies."""
-    copy = copy_under(replica, prompt_tokens, output_tokens, correction)
+    copy = copy_of(replica, prompt_tokens, output_tokens, correction)
     per_second = replica.layout.data_parallel_size * output_tokens
     return tuple(
         CurvePoint(

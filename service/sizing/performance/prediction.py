@@ -58,16 +58,24 @@ class Replica:
     links: Links = USUAL_LINKS
 
 
-@lru_cache(maxsize=1024)
-def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
-    """The copy, serving requests of these lengths.
+def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction = UNCORRECTED) -> Copy:
+    """The copy, serving requests of these lengths, its times corrected by measured points.
+
+    Copies of a dense model are alike, however many there are.
 
     Raises
     ------
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    layout, node = cut_by(replica.layout, replica.model.experts), replica.gpus_per_node
+    layout = cut_by(replica.layout, replica.model.experts)
+    one = replica if layout == replica.layout else replace(replica, layout=layout)
+    return _copy_of(one, prompt_tokens, output_tokens, correction)
+
+
+@lru_cache(maxsize=1024)
+def _copy_of(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction) -> Copy:
+    layout, node = replica.layout, replica.gpus_per_node
     stages = stage_costs(
         replica.model,
         layout,
@@ -82,11 +90,11 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
     )
     chunks = max(1, ceil(prompt_tokens / replica.max_num_batched_tokens))
     tensor = layout.tensor_parallel_size
+    inside, across = (_handoff(replica, between_nodes=between_nodes) for between_nodes in (False, True))
     return Copy(
         paces=_paces(stages, prompt_tokens, output_tokens, chunks),
         handoffs=tuple(
-            _handoff(replica, between_nodes=starts_node(stage, tensor, node))
-            for stage in range(1, layout.pipeline_parallel_size)
+            across if starts_node(stage, tensor, node) else inside for stage in range(1, layout.pipeline_parallel_size)
         ),
         handoff_bytes=replica.model.handoff_tensors * replica.model.hidden_size * replica.model.element_bytes,
         engine=replica.engine,
@@ -96,6 +104,7 @@ def copy_of(replica: Replica, prompt_tokens: int, output_tokens: int) -> Copy:
         chunks=chunks,
         most_chunks=max(1.0, replica.max_num_batched_tokens * chunks / max(1, prompt_tokens)),
         limit=float(max(1, min(replica.max_num_seqs, replica.cache_holds))),
+        correction=correction,
     )
 
 
@@ -110,12 +119,6 @@ def _paces(stages: tuple[StageCost, ...], prompt_tokens: int, output_tokens: int
     """The pace of every stage; those alike share one."""
     alike = {stage: Pace.of(stage, prompt_tokens, output_tokens, chunks) for stage in dict.fromkeys(stages)}
     return tuple(alike[stage] for stage in stages)
-
-
-def copy_under(replica: Replica, prompt_tokens: int, output_tokens: int, correction: Correction = UNCORRECTED) -> Copy:
-    """The copy with its times corrected by measured points; raises as `copy_of`."""
-    copy = copy_of(replica, prompt_tokens, output_tokens)
-    return copy if correction == UNCORRECTED else replace(copy, correction=correction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ def predict(replica: Replica, load: Load, correction: Correction = UNCORRECTED) 
     Indivisible
         When a dimension of the model does not divide over the ranks.
     """
-    copy = copy_under(replica, load.prompt_tokens, load.output_tokens, correction)
+    copy = copy_of(replica, load.prompt_tokens, load.output_tokens, correction)
     return predicted(replica, load, copy, settled(copy, load, replica.layout.data_parallel_size))
 
 

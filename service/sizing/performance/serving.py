@@ -7,8 +7,10 @@ The time per output token and the time to the first never fall as concurrency ri
 GPU; the tests hold the formulas to it.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import hypot
+from typing import Generic, TypeVar
 
 from service.sizing.crossing import crossing
 from service.sizing.performance.calibration import UNCORRECTED, Correction
@@ -19,6 +21,8 @@ from service.sizing.performance.parameters import Engine
 MOST_UTILISATION = 0.95
 """Share of what a copy can complete beyond which an arrival rate is refused: queues then grow without a bound that
 can be promised."""
+
+Part = TypeVar("Part")
 
 SETTLED = 1e-5
 """Relative width within which the concurrency that an arrival rate settles at is known well enough."""
@@ -123,8 +127,37 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts(Generic[Part]):
+    """Parts in a row, many of them the same object.
+
+    Attributes
+    ----------
+    kinds : tuple
+        The objects, each once.
+    pattern : tuple of int
+        Which of them each part is.
+    """
+
+    kinds: tuple[Part, ...]
+    pattern: tuple[int, ...]
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...]) -> "Parts[Part]":
+        """The kinds of some parts."""
+        kinds = {id(part): part for part in parts}
+        numbers = {key: number for number, key in enumerate(kinds)}
+        return cls(tuple(kinds.values()), tuple(numbers[id(part)] for part in parts))
+
+    def total(self, values: Sequence[float]) -> float:
+        """The sum over all parts of a value of each kind."""
+        return sum([values[kind] for kind in self.pattern])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Copy:
     """One copy of a deployment, or a group of copies that share experts, serving requests of one size.
+
+    Compared by identity. Of stages and handoffs that are one object, the seconds are worked out once.
 
     Attributes
     ----------
@@ -142,10 +175,16 @@ class Copy:
         Chunks that one step may take in.
     limit : float
         Most sequences that run at once.
-    alone_s : float
-        Seconds of a prompt on an idle copy: what it keeps others waiting.
     correction : Correction
         Factors on its times from measured points.
+    stages, links : Parts
+        The paces and the handoffs, by which are alike.
+    in_lockstep : int
+        Copies that share experts, and so take every step together.
+    fixed_s : float
+        Seconds of a token that no load changes.
+    alone_s : float
+        Seconds of a prompt on an idle copy: what it keeps others waiting.
     """
 
     paces: tuple[Pace, ...]
@@ -159,20 +198,20 @@ class Copy:
     most_chunks: float
     limit: float
     correction: Correction = UNCORRECTED
+    stages: Parts[Pace] = field(init=False)
+    links: Parts[Collective] = field(init=False)
+    in_lockstep: int = field(init=False)
+    fixed_s: float = field(init=False)
     alone_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alone_s", self.chunks * max(pace.seconds(0.0, 1.0) for pace in self.paces))
-
-    @property
-    def in_lockstep(self) -> int:
-        """Copies that share experts, and so take every step together."""
-        return max(pace.cost.copies if pace.cost.exchanges else 1 for pace in self.paces)
-
-    @property
-    def fixed_s(self) -> float:
-        """Seconds of a token that no load changes."""
-        return sum(pace.step_s for pace in self.paces)
+        object.__setattr__(self, "stages", Parts[Pace].of(self.paces))
+        object.__setattr__(self, "links", Parts[Collective].of(self.handoffs))
+        object.__setattr__(
+            self, "in_lockstep", max(kind.cost.copies if kind.cost.exchanges else 1 for kind in self.stages.kinds)
+        )
+        object.__setattr__(self, "fixed_s", sum(pace.step_s for pace in self.paces))
+        object.__setattr__(self, "alone_s", self.chunks * max(pace.seconds(0.0, 1.0) for pace in self.stages.kinds))
 
     def at(self, concurrency: float) -> State:
         """Closed loop of `concurrency` requests; those above the limit wait for a place.
@@ -239,11 +278,11 @@ class Copy:
         if len(self.paces) == 1:
             seconds = self.paces[0].seconds(sequences, chunks, carriers)
             return seconds, seconds
-        steps = [pace.seconds(sequences, chunks, carriers) for pace in self.paces]
+        steps = [pace.seconds(sequences, chunks, carriers) for pace in self.stages.kinds]
         slowest = max(steps)
         bytes_ = (sequences + chunks * self.prompt_tokens / self.chunks) * self.handoff_bytes
-        handed = sum(handoff.seconds(bytes_) for handoff in self.handoffs)
-        return max(sum(steps), together * slowest) + handed, slowest
+        handed = self.links.total([link.seconds(bytes_) for link in self.links.kinds])
+        return max(self.stages.total(steps), together * slowest) + handed, slowest
 
     def at_rate(self, requests_per_second: float) -> State | None:
         """Open loop; None where more than `MOST_UTILISATION` of what the copy completes at its limit arrives.
@@ -272,4 +311,11 @@ class Copy:
         busy = min(MOST_UTILISATION, rate * self.alone_s)
         queued = busy / (2 * (1 - busy)) * self.alone_s
         waiting = self.correction.ttft * (queued - self._bunch_s(state.concurrency))
-        return replace(state, ttft_s=state.ttft_s + waiting)
+        return State(
+            state.concurrency,
+            state.sequences,
+            state.step_s,
+            state.tpot_s,
+            state.ttft_s + waiting,
+            state.requests_per_second,
+        )

@@ -4,12 +4,15 @@ Source: vLLM 0.33 `layers/quantization/`, `utils/fp8_utils.py: validate_fp8_bloc
 `distributed/utils.py: verify_group_size_divides_partition`, `kernels/linear/mixed_precision/`.
 """
 
+from functools import lru_cache
 from math import gcd
 
 from service.sizing.engine.refusal import Fix, Refusal
-from service.sizing.engine.validity.setting import Rule, Setting, in_build_order
+from service.sizing.engine.validity.setting import Rule, Setting, by_layout, in_build_order
+from service.sizing.layouts import Layout
 from service.sizing.model.modules import Experts, Linear, Split
 from service.sizing.model.schemes import Compute, Scheme
+from service.sizing.model.shape import ModelShape
 from service.sizing.weights import intermediate_on_rank, sizes_on_rank
 
 MINIMUM_CAPABILITY = {
@@ -107,8 +110,8 @@ def card_runs_scheme(setting: Setting) -> Refusal | None:
     capability, method = setting.gpu.compute_capability, setting.model.quantization
     if capability is None or method not in ("quark", "compressed-tensors"):
         return None
-    for module in in_build_order(setting.model):
-        if not isinstance(module, Linear) or module.scheme.bits == SIXTEEN_BITS:
+    for module in _first_of_each_scheme(setting.model):
+        if module.scheme.bits == SIXTEEN_BITS:
             continue
         if _hopper_alone(module.scheme) and method == "compressed-tensors" and capability != HOPPER:
             return Refusal(
@@ -132,6 +135,16 @@ def card_runs_scheme(setting: Setting) -> Refusal | None:
     return None
 
 
+@lru_cache(maxsize=1024)
+def _first_of_each_scheme(model: ModelShape) -> tuple[Linear, ...]:
+    """The linear layer that is built first of those with the same scheme, for every scheme."""
+    found = dict[Scheme, Linear]()
+    for module in in_build_order(model):
+        if isinstance(module, Linear):
+            found.setdefault(module.scheme, module)
+    return tuple(found.values())
+
+
 def _least_capability(scheme: Scheme, method: str) -> tuple[int, int]:
     """What a method asks of a card for a scheme: Quark's FP8 does not fall back to 16-bit kernels, as others do."""
     if method == "quark":
@@ -149,27 +162,28 @@ def _hopper_alone(scheme: Scheme) -> bool:
     return scheme.compute is Compute.FP8 and scheme.name.startswith("INT4")
 
 
-def blocks_stay_whole(setting: Setting) -> Refusal | None:
+@by_layout
+def blocks_stay_whole(model: ModelShape, layout: Layout) -> Refusal | None:
     """A split may not cut the square blocks that share a scale."""
-    for module in in_build_order(setting.model):
+    for module in in_build_order(model):
         if not isinstance(module, Linear | Experts) or module.scheme.block_shape is None:
             continue
         rows, columns = module.scheme.block_shape
         if isinstance(module, Linear):
-            refusal = _linear_block_cut(module, setting, rows, columns)
+            refusal = _linear_block_cut(module, model, layout, rows, columns)
         else:
-            refusal = _expert_block_cut(module, setting, rows, columns)
+            refusal = _expert_block_cut(module, model, layout, rows, columns)
         if refusal is not None:
             return refusal
     return None
 
 
-def _linear_block_cut(module: Linear, setting: Setting, rows: int, columns: int) -> Refusal | None:
+def _linear_block_cut(module: Linear, model: ModelShape, layout: Layout, rows: int, columns: int) -> Refusal | None:
     """The first block of a linear layer that the split cuts.
 
     The engine's native FP8 forgives columns fused from several matrices; other methods do not.
     """
-    inputs, outputs = sizes_on_rank(module, setting.layout)
+    inputs, outputs = sizes_on_rank(module, layout)
     if inputs < module.inputs.total and inputs % columns:
         return _cut(
             module.name,
@@ -179,7 +193,7 @@ def _linear_block_cut(module: Linear, setting: Setting, rows: int, columns: int)
         )
     split = module.split is Split.COLUMN and sum(outputs) < sum(units.total for units in module.outputs)
     fused = len(outputs) > 1
-    if (setting.model.quantization == "fp8" and fused) or not (split or fused):
+    if (model.quantization == "fp8" and fused) or not (split or fused):
         return None
     for size in outputs if split else outputs[:-1]:
         if size % rows:
@@ -192,12 +206,12 @@ def _linear_block_cut(module: Linear, setting: Setting, rows: int, columns: int)
     return None
 
 
-def _expert_block_cut(module: Experts, setting: Setting, rows: int, columns: int) -> Refusal | None:
+def _expert_block_cut(module: Experts, model: ModelShape, layout: Layout, rows: int, columns: int) -> Refusal | None:
     """The block that the split of the experts' width cuts; the engine's native FP8 first tries smaller blocks."""
-    width, split = intermediate_on_rank(module, setting.layout), setting.layout.expert_width_ranks > 1
+    width, split = intermediate_on_rank(module, layout), layout.expert_width_ranks > 1
     if width % rows == 0 and not (split and width % columns):
         return None
-    if setting.model.quantization == "fp8" and gcd(rows, columns, width, module.hidden) >= SMALLEST_REFINED_BLOCK:
+    if model.quantization == "fp8" and gcd(rows, columns, width, module.hidden) >= SMALLEST_REFINED_BLOCK:
         return None
     words = (
         f"The output_size of gate's and up's weight = {width} is not divisible by weight quantization block_n = {rows}."
@@ -217,15 +231,20 @@ def _cut(name: str, size: int, block: int, words: str) -> Refusal:
 
 def groups_stay_whole(setting: Setting) -> Refusal | None:
     """No split, and no width, may cut the groups of inputs that share a scale."""
-    for module in in_build_order(setting.model):
+    return _first_group_cut(setting.model, setting.layout, setting.gpu.compute_capability == HOPPER)
+
+
+@lru_cache(maxsize=4096)
+def _first_group_cut(model: ModelShape, layout: Layout, hopper: bool) -> Refusal | None:
+    for module in in_build_order(model):
         if not isinstance(module, Linear) or module.scheme.group_size is None:
             continue
-        inputs, outputs = sizes_on_rank(module, setting.layout)
+        inputs, outputs = sizes_on_rank(module, layout)
         group = module.scheme.group_size
-        packed = _packed_integers(setting, module)
+        packed = _packed_integers(model, module)
         if inputs % group == 0 or group >= module.inputs.total or not (packed or inputs < module.inputs.total):
             continue
-        if packed and not _machete_takes(setting, group, inputs, sum(outputs)):
+        if packed and not (hopper and _machete_takes(group, inputs, sum(outputs))):
             return _group_cut(
                 module.name,
                 inputs,
@@ -234,7 +253,7 @@ def groups_stay_whole(setting: Setting) -> Refusal | None:
                 f"MarlinLinearKernel cannot implement due to: in_features per partition {inputs} is not divisible by "
                 f"group_size = {group}.",
             )
-        layer = f" for layer '{module.name}'" if setting.model.quantization == "compressed-tensors" else ""
+        layer = f" for layer '{module.name}'" if model.quantization == "compressed-tensors" else ""
         if inputs < module.inputs.total or layer:
             return _group_cut(
                 module.name,
@@ -247,27 +266,27 @@ def groups_stay_whole(setting: Setting) -> Refusal | None:
     return None
 
 
-def _packed_integers(setting: Setting, module: Linear) -> bool:
+def _packed_integers(model: ModelShape, module: Linear) -> bool:
     """Whether a layer is packed integers that a kernel must be found for while it is built."""
     scheme = module.scheme
     integers = scheme.compute is Compute.SIXTEEN_BIT and "INT" in scheme.name
-    return integers and setting.model.quantization in PACKED_INTEGERS
+    return integers and model.quantization in PACKED_INTEGERS
 
 
-def _machete_takes(setting: Setting, group: int, inputs: int, outputs: int) -> bool:
+def _machete_takes(group: int, inputs: int, outputs: int) -> bool:
     """Whether Hopper's kernel, which does not look at cut groups, takes packed integers."""
-    hopper = setting.gpu.compute_capability == HOPPER
-    return hopper and group in MACHETE_GROUPS and inputs % MACHETE_INPUTS == 0 and outputs % MACHETE_OUTPUTS == 0
+    return group in MACHETE_GROUPS and inputs % MACHETE_INPUTS == 0 and outputs % MACHETE_OUTPUTS == 0
 
 
-def expert_groups_stay_whole(setting: Setting) -> Refusal | None:
+@by_layout
+def expert_groups_stay_whole(model: ModelShape, layout: Layout) -> Refusal | None:
     """Packed integers of compressed-tensors keep the groups of split experts whole; other kernels pad."""
-    if setting.model.quantization != "compressed-tensors":
+    if model.quantization != "compressed-tensors":
         return None
-    for module in in_build_order(setting.model):
+    for module in in_build_order(model):
         if not isinstance(module, Experts) or module.scheme.compute is not Compute.SIXTEEN_BIT:
             continue
-        group, width = module.scheme.group_size, intermediate_on_rank(module, setting.layout)
+        group, width = module.scheme.group_size, intermediate_on_rank(module, layout)
         if group is not None and module.scheme.bits < SIXTEEN_BITS and width % group:
             return _group_cut(
                 module.name,

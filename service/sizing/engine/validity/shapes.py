@@ -9,10 +9,11 @@ from typing import TypeGuard
 
 from service.sizing.engine.profile import NEWEST
 from service.sizing.engine.refusal import Fix, Refusal
-from service.sizing.engine.validity.setting import Rule, Setting, built_first, in_build_order
+from service.sizing.engine.validity.setting import Rule, Setting, built_first, built_later, by_layout
 from service.sizing.errors import Indivisible
+from service.sizing.layouts import Layout
 from service.sizing.model.modules import Embedding, Experts, Linear, Module, TensorClass
-from service.sizing.model.shape import AttentionCache, InputsCache, StateCache, StateKind
+from service.sizing.model.shape import AttentionCache, InputsCache, ModelShape, StateCache, StateKind
 from service.sizing.weights import held_whole, rank_bytes, stage_bounds, vocabulary_on_rank
 
 WHAT = {
@@ -135,13 +136,13 @@ def inputs_have_heads(setting: Setting) -> Refusal | None:
     return None
 
 
-def summaries_have_kernels(setting: Setting) -> Refusal | None:
+@by_layout
+def summaries_have_kernels(model: ModelShape, layout: Layout) -> Refusal | None:
     """Attention that picks regions by summaries has kernels for few shapes, and every stage has such a layer.
 
     Source: vLLM 0.33 `models/step5/nvidia/model.py: _validate_step5_dsa_parallel_geometry`, `sparse_attention.py`,
     `v1/attention/backends/utils.py: resolve_kv_cache_layout`.
     """
-    model, layout = setting.model, setting.layout
     tensor, stages = layout.tensor_parallel_size, layout.pipeline_parallel_size
     picking = [any(_summarised(cache) for cache in layer.caches) for layer in model.layers]
     for cache in filter(_summarised, (cache for layer in model.distinct for cache in layer.caches)):
@@ -200,35 +201,38 @@ def state_divides(setting: Setting) -> Refusal | None:
     return None
 
 
-def tower_divides(setting: Setting) -> Refusal | None:
+@by_layout
+def tower_divides(model: ModelShape, layout: Layout) -> Refusal | None:
     """A tower, which is built before anything else, divides by the ranks, heads before all else of a layer."""
-    tensor = setting.layout.tensor_parallel_size
-    for module in setting.model.first_stage:
+    tensor = layout.tensor_parallel_size
+    for module in model.first_stage:
         if not isinstance(module, Linear) or module.tensor_class is not TensorClass.TOWER:
             continue
         counts = [
             units.count for units in module.outputs if units.size > 1 and units.count > 1 and not units.replicated
         ]
         heads = next((count for count in counts if count % tensor), None)
-        if heads is not None and not held_whole(module, setting.layout):
+        if heads is not None and not held_whole(module, layout):
             return Refusal(
                 "dimension_not_divisible",
                 f"{heads} attention heads of the encoder do not split evenly over {tensor} GPUs",
                 str(Indivisible(heads, tensor)),
             )
-        if refusal := _first_indivisible(setting, (module,)):
+        if refusal := _first_indivisible(model, layout, (module,)):
             return refusal
     return None
 
 
-def embedding_divides(setting: Setting) -> Refusal | None:
+@by_layout
+def embedding_divides(model: ModelShape, layout: Layout) -> Refusal | None:
     """Towers and vocabulary, which are built first, divide by the ranks."""
-    return _first_indivisible(setting, built_first(setting.model))
+    return _first_indivisible(model, layout, built_first(model))
 
 
-def dimensions_divide(setting: Setting) -> Refusal | None:
-    """Heads, widths, groups and all else that is split divide by the ranks."""
-    return _first_indivisible(setting, in_build_order(setting.model))
+@by_layout
+def layers_divide(model: ModelShape, layout: Layout) -> Refusal | None:
+    """Heads, widths, groups and all else that is split of what is built later divide by the ranks."""
+    return _first_indivisible(model, layout, built_later(model))
 
 
 def tied_head_divides(setting: Setting) -> Refusal | None:
@@ -260,10 +264,10 @@ def head_and_embedding_meet(setting: Setting) -> Refusal | None:
     )
 
 
-def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal | None:
+def _first_indivisible(model: ModelShape, layout: Layout, modules: Iterable[Module]) -> Refusal | None:
     for module in modules:
         try:
-            rank_bytes(module, setting.layout, setting.model.element_bytes)
+            rank_bytes(module, layout, model.element_bytes)
         except Indivisible as error:
             return Refusal(
                 "dimension_not_divisible",
@@ -274,10 +278,10 @@ def _first_indivisible(setting: Setting, modules: Iterable[Module]) -> Refusal |
     return None
 
 
-def shared_caches_on_one_stage(setting: Setting) -> Refusal | None:
+@by_layout
+def shared_caches_on_one_stage(model: ModelShape, layout: Layout) -> Refusal | None:
     """A layer that reuses another's cache sits on the stage of that layer."""
-    model, stages = setting.model, setting.layout.pipeline_parallel_size
-    for start, end in stage_bounds(len(model.layers), stages):
+    for start, end in stage_bounds(len(model.layers), layout.pipeline_parallel_size):
         for index, layer in enumerate(model.layers[start:end], start):
             if layer.cache_of is None or layer.cache_of >= start:
                 continue
@@ -300,7 +304,7 @@ RULES: tuple[Rule, ...] = (
     inputs_have_heads,
     summaries_have_kernels,
     state_divides,
-    dimensions_divide,
+    layers_divide,
     tied_head_divides,
     shared_caches_on_one_stage,
     head_and_embedding_meet,
