@@ -50,6 +50,9 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
         ),
         ("is1p", {"text_config": IS1P | {"rope_scaling": {"rope_type": "default"}}}, "rope_scaling"),
         ("rnj", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
+        ("uv", {"text_model_id": "meta-llama/Llama-3.2-1B-Instruct"}, "text_model_id"),
+        ("uv", {"audio_model_id": "openai/whisper-large-v3-turbo"}, "audio_model_id"),
+        ("uv", {"audio_config": {"model_type": "wav2vec2"}}, "audio_config.model_type"),
         ("puzzle", {"block_configs": [{"block_type": "conv"}]}, "block_configs.0.block_type"),
         (
             "puzzle",
