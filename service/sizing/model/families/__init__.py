@@ -5,6 +5,7 @@ from collections.abc import Callable
 from service.sizing.model.families import (
     afmoe,
     aria,
+    audio_flamingo,
     bailing_hybrid,
     bamba,
     beam,
@@ -92,6 +93,7 @@ READERS: dict[str, Callable[[Source], ModelShape]] = {
     **rotary_encoder.READERS,
     **afmoe.READERS,
     **aria.READERS,
+    **audio_flamingo.READERS,
     **bailing_hybrid.READERS,
     **bamba.READERS,
     **beam.READERS,
