@@ -35,6 +35,27 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+BUILT: dict[str, dict[str, Any]] = {
+    model["config"]["architectures"][0]: model["config"]
+    for model in map(json.loads, (Path(__file__).parents[1] / "data/models/built.jsonl").read_text().splitlines())
+}
+NEMOTRON_H = {
+    **LLAMA,
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 12,
+    "head_dim": 64,
+    "mamba_num_heads": 32,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+    "moe_shared_expert_intermediate_size": 512,
+    "n_shared_experts": 1,
+}
 QWEN = {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 ERNIE = {
     **LLAMA,
@@ -148,6 +169,30 @@ def test_a_tied_head_on_a_stage_without_one(tied: bool) -> None:
     words = "'PPMissingLayer' object has no attribute 'tie_weights'" if tied else None
     assert refused({**ERNIE, "tie_word_embeddings": tied}, Layout(1, 2)) == words
     assert refused({**ERNIE, "tie_word_embeddings": tied}, Layout(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dense", "words"),
+    [
+        ("Glm4MoeForCausalLM", {"first_k_dense_replace": 2}, "No Glm4MoE layer found in model.layers."),
+        ("Qwen3MoeForCausalLM", {"mlp_only_layers": [0, 1]}, "No Qwen3MoE layer found in the model.layers."),
+        ("Dots1ForCausalLM", {"first_k_dense_replace": 2}, None),
+    ],
+)
+def test_a_stage_without_experts(architecture: str, dense: dict[str, Any], words: str | None) -> None:
+    """The words are those of vLLM 0.33 on a simulated H100, whose other classes build such a stage."""
+    model = BUILT[architecture] | {"num_hidden_layers": 4} | dense
+    assert refused(model, Layout(1, 2)) == words
+    assert refused(model, Layout()) is None
+
+
+def test_a_stage_of_nemotron_without_experts() -> None:
+    """Its class raises a bare `AssertionError` (vLLM 0.33 `nemotron_h.py`); without any experts it builds."""
+    nemotron = {**NEMOTRON_H, "hybrid_override_pattern": "ME*-ME*-M-*-"}
+    assert refused(nemotron, Layout()) is None
+    assert refused(nemotron, Layout(1, 2)) == "AssertionError"
+    assert refused(nemotron, Layout(1, 3)) == "AssertionError"
+    assert refused({**nemotron, "hybrid_override_pattern": "M-*-M-*-M-*-"}, Layout(1, 3)) is None
 
 
 def test_attention_in_dual_chunks() -> None:

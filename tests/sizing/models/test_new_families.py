@@ -50,6 +50,10 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
         ),
         ("is1p", {"text_config": IS1P | {"rope_scaling": {"rope_type": "default"}}}, "rope_scaling"),
         ("rnj", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
+        ("isaac", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type"),
+        ("uv", {"text_model_id": "meta-llama/Llama-3.2-1B-Instruct"}, "text_model_id"),
+        ("uv", {"audio_model_id": "openai/whisper-large-v3-turbo"}, "audio_model_id"),
+        ("uv", {"audio_config": {"model_type": "wav2vec2"}}, "audio_config.model_type"),
         ("puzzle", {"block_configs": [{"block_type": "conv"}]}, "block_configs.0.block_type"),
         (
             "puzzle",
@@ -75,6 +79,7 @@ def test_what_no_rule_covers_is_refused_by_name(name: str, changed: dict[str, An
         ("hrm_text_real", {"num_layers_per_stack": 15}, "num_layers_per_stack"),
         ("hrm", {"H_cycles": 1000}, "H_cycles"),
         ("beam2", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
+        ("isaactext", {"vocab_size": 9000}, "vocab_size"),
     ],
 )
 def test_what_contradicts_itself_is_invalid(name: str, changed: dict[str, Any], field: str) -> None:

@@ -85,6 +85,35 @@ TIE_IN_VAIN = {
 embedding on the last one."""
 
 
+STAGE_WITHOUT_EXPERTS = {
+    "AfmoeForCausalLM": "No AfmoeMoE layer found in model.layers.",
+    "Glm4MoeForCausalLM": "No Glm4MoE layer found in model.layers.",
+    "Glm4MoeLiteForCausalLM": "No Glm4MoE layer found in model.layers.",
+    "HYV3ForCausalLM": "No MoE layer found in model.layers.",
+    "InternS1ProForConditionalGeneration": "No InternS1ProMoe layer found in the language_model.",
+    "Lfm2MoeForCausalLM": "No Lfm2MoeSparseMoeBlock layer found in the model.layers.",
+    "NemotronHForCausalLM": "AssertionError",
+    "NemotronHPuzzleForCausalLM": "AssertionError",
+    "NemotronH_Nano_Omni_Reasoning_V3": "AssertionError",
+    "NemotronH_Nano_VL_V2": "AssertionError",
+    "NemotronH_Omni_Reasoning_V3": "AssertionError",
+    "NemotronH_Super_Omni_Reasoning_V3": "AssertionError",
+    "PanguProMoEV2ForCausalLM": "No MOE layer found in model.layers.",
+    "PanguUltraMoEForCausalLM": "No MOE layer found in model.layers.",
+    "Param2MoEForCausalLM": "No Param2MoEMoEBlock found in model.layers. "
+    "Check first_k_dense_replace and num_experts in config.",
+    "Qwen3MoeForCausalLM": "No Qwen3MoE layer found in the model.layers.",
+    "Qwen3NextForCausalLM": "No Qwen3Next layer found in the model.layers.",
+    "Qwen3VLMoeForConditionalGeneration": "No Qwen3Moe layer found in the language_model.",
+    "SarvamMLAForCausalLM": "No SarvamMLAMoE layer found in model.layers.",
+    "Step3p5ForCausalLM": "No MoE layers found in the model.",
+}
+"""What architectures say of a pipeline stage without expert layers, where others take it.
+
+Nemotron-H says nothing but the name of its error.
+"""
+
+
 def class_builds(setting: Setting) -> Refusal | None:
     """The class takes what the configuration asks of it."""
     words = setting.model.build_refusal
@@ -264,6 +293,26 @@ def head_and_embedding_meet(setting: Setting) -> Refusal | None:
     )
 
 
+def stages_hold_experts(setting: Setting) -> Refusal | None:
+    """Some architectures look on every pipeline stage for an expert layer."""
+    model, stages = setting.model, setting.layout.pipeline_parallel_size
+    words = STAGE_WITHOUT_EXPERTS.get(model.architecture)
+    if words is None or stages == 1:
+        return None
+    routed = [any(isinstance(module, Experts) for module in layer.modules) for layer in model.layers]
+    if not any(routed):
+        return None
+    for stage, (start, end) in enumerate(stage_bounds(len(routed), stages)):
+        if not any(routed[start:end]):
+            return Refusal(
+                "stage_without_experts",
+                f"pipeline stage {stage} of {stages} would hold no expert layer, which {model.architecture} looks for "
+                "on every stage",
+                words,
+            )
+    return None
+
+
 def _first_indivisible(model: ModelShape, layout: Layout, modules: Iterable[Module]) -> Refusal | None:
     for module in modules:
         try:
@@ -308,4 +357,5 @@ RULES: tuple[Rule, ...] = (
     tied_head_divides,
     shared_caches_on_one_stage,
     head_and_embedding_meet,
+    stages_hold_experts,
 )

@@ -142,13 +142,18 @@ def read_language(source: Source, default_type: str) -> ModelShape:
     return LANGUAGE_READERS[architecture](inner)
 
 
+def described(source: Source, default_type: str, whole: Mapping[str, Any] | None = None) -> Source:
+    """The configuration with a text part: `whole`, or one of `default_type`, where it has none."""
+    if source.text is not source.root:
+        return source
+    text = Fields(whole if whole is not None else {"model_type": default_type}, "text_config")
+    return replace(source, text=text, model_type=default_type)
+
+
 def language(default_type: str, whole: Mapping[str, Any] | None = None) -> Callable[[Source], ModelShape]:
     """A reader of the language model, which is `whole` where the configuration describes none."""
 
     def read(source: Source) -> ModelShape:
-        if source.text is source.root:
-            text = Fields(whole if whole is not None else {"model_type": default_type}, "text_config")
-            source = replace(source, text=text, model_type=default_type)
-        return read_language(source, default_type)
+        return read_language(described(source, default_type, whole), default_type)
 
     return read

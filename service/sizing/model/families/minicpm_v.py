@@ -1,7 +1,7 @@
 """MiniCPM-V and MiniCPM-o: Llama or Qwen behind a SigLIP of any grid, whose patches a resampler reads.
 
 Source: vLLM 0.33 `model_executor/models/minicpmv.py`, `minicpmv4_6.py`, `minicpmv4_7.py`, `minicpmo.py`,
-`idefics2_vision_model.py`, `layers/resampler.py`.
+`minicpm_ocr.py`, `idefics2_vision_model.py`, `layers/resampler.py`.
 """
 
 from collections.abc import Mapping
@@ -135,9 +135,9 @@ def read(source: Source, *, versions: Mapping[str, str], default: str, hears: bo
 
 
 def merger_tower(source: Source, *, keeps_all: bool) -> tuple[Module, ...]:
-    """The tower of versions 4.6 and 4.7: attention in windows merges patches on the way, an MLP merges them again.
+    """The tower of versions 4.6, 4.7 and OCR: attention in windows merges patches on the way, an MLP merges them again.
 
-    Version 4.7 `keeps_all` layers, whatever the configuration says.
+    Versions 4.7 and OCR `keeps_all` layers, whatever the configuration says.
     """
     vision = tower_config(source).completed(SIGLIP)
     depth, hidden = vision.layers("num_hidden_layers"), vision.integer("hidden_size")
@@ -177,12 +177,13 @@ def merger_tower(source: Source, *, keeps_all: bool) -> tuple[Module, ...]:
 
 
 def read_with_merger(source: Source, *, keeps_all: bool) -> ModelShape:
-    """Versions 4.6 and 4.7: Qwen 3.5 behind the tower."""
+    """Versions 4.6, 4.7 and OCR: Qwen 3.5 behind the tower."""
     text = replace(source, model_type="qwen3_5_text")
     return read_qwen3_5(text, prefix="model.language_model", tower=merger_tower(source, keeps_all=keeps_all))
 
 
 READERS = {
+    "MiniCPMOcrForConditionalGeneration": partial(read_with_merger, keeps_all=True),
     "MiniCPMV4_6ForConditionalGeneration": partial(read_with_merger, keeps_all=False),
     "MiniCPMV4_7ForConditionalGeneration": partial(read_with_merger, keeps_all=True),
     "MiniCPMV": partial(read, versions=VISION_LANGUAGE, default="2.5", hears=False),

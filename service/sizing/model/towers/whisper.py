@@ -51,13 +51,25 @@ def self_attention(
     return replace(fused, tensor_class=tensor_class, unpublished=hidden), output
 
 
+def encoder_layer(quantization: Quantization, audio: Fields, path: str) -> tuple[Module, ...]:
+    """One layer of the encoder."""
+    hidden, heads = audio.integer("d_model", "hidden_size"), audio.integer("encoder_attention_heads")
+    width = audio.integer("encoder_ffn_dim")
+    return (
+        *self_attention(quantization, f"{path}.self_attn", hidden, heads),
+        tower_linear(quantization, path, "fc1", hidden, width, Split.COLUMN, bias=True),
+        tower_linear(quantization, path, "fc2", width, hidden, Split.ROW, bias=True),
+        layer_norm("norms", 2 * hidden),
+    )
+
+
 def whisper_encoder(
     quantization: Quantization, audio: Fields, *, path: str, positions_bytes: int | None = None
 ) -> tuple[Module, ...]:
     """Two convolutions, fixed positions and the layers; `positions_bytes` where positions have a type of their own."""
     audio = audio.completed(WHISPER)
     hidden, heads = audio.integer("d_model", "hidden_size"), audio.integer("encoder_attention_heads")
-    width, mels = audio.integer("encoder_ffn_dim"), audio.integer("num_mel_bins")
+    mels = audio.integer("num_mel_bins")
     if hidden % heads:
         field = audio.named("encoder_attention_heads")
         raise InvalidConfig(field, f"{field} ({heads}) must divide d_model ({hidden})")
@@ -73,13 +85,7 @@ def whisper_encoder(
         ),
     ]
     for number in range(audio.layers("encoder_layers")):
-        block = f"{path}.layers.{number}"
-        modules += (
-            *self_attention(quantization, f"{block}.self_attn", hidden, heads),
-            tower_linear(quantization, block, "fc1", hidden, width, Split.COLUMN, bias=True),
-            tower_linear(quantization, block, "fc2", width, hidden, Split.ROW, bias=True),
-            layer_norm("norms", 2 * hidden),
-        )
+        modules += encoder_layer(quantization, audio, f"{path}.layers.{number}")
     return (*modules, layer_norm("layer_norm", hidden))
 
 
