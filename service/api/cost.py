@@ -29,7 +29,8 @@ from service.sizing.cost import (
     traffic_of_volume,
 )
 from service.sizing.cost.offer import Offer
-from service.sizing.costing import CostComparison, HostedModel, Load, cost
+from service.sizing.cost_answers import CostComparison
+from service.sizing.costing import HostedModel, Load, cost
 from service.sizing.judge import Feasible
 from service.sizing.question import Machine, Question
 
