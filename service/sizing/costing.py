@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal
+from typing import TypeVar
 
 from service.sizing.cost import (
     HOURS_PER_MONTH,
@@ -45,12 +46,14 @@ from service.sizing.cost_answers import (
     LaterAnswer,
     OtherFleetAnswer,
 )
-from service.sizing.judge import Feasible, judge, layout_answer
+from service.sizing.engine.refusal import Refusal
+from service.sizing.judge import Feasible, Refused, judge, layout_answer, rejection
 from service.sizing.present import present
 from service.sizing.pricing import OLD_DAYS, exchange_answer, plain, price_answer, seen_long_ago, shown
 from service.sizing.promises import are_asked, objectives_answer
 from service.sizing.question import Machine, Question, RankBy
 from service.sizing.search import MOST_ALTERNATIVES, tried
+from service.sizing.searched import verdict_on
 from service.sizing.times import copy, token_ms, tokens_per_second
 
 
@@ -106,6 +109,11 @@ class Load:
 
 UNPRICED = Decimal("Infinity")
 
+BY_COPIES = (RankBy.COST, RankBy.FEWEST_GPUS)
+"""Rankings that the copies a traffic needs decide; the others are of one copy."""
+
+Each = TypeVar("Each")
+
 OffersOf = Callable[[Machine], Mapping[str, Sequence[Offer]]]
 OwnedFor = Callable[[Feasible], OwnedHardware | None]
 
@@ -149,9 +157,9 @@ def cost(
 ) -> CostComparison:
     """What carrying a load on copies of a plan costs.
 
-    The copies are those of the plan that carries it best, of one for each GPU type and count (`Tried.copies`): on the
-    fewest GPUs at the peak, or for the least a month under `rank_by: cost`; under `latency` and `throughput` those of
-    the plan that is recommended without a traffic.
+    The copies are those of the layout that carries it best, of every GPU type and count (`Tried.copies`): on the fewest
+    GPUs at the peak, or for the least a month under `rank_by: cost`; under `latency` and `throughput` those of the plan
+    that is recommended without a traffic. Of each GPU type and count the best is compared.
 
     Parameters
     ----------
@@ -170,7 +178,8 @@ def cost(
         The traffic cannot be computed with.
     """
     found, rate = tried(question), question.exchange_rate
-    copies = found.copies
+    copies = [each for each in found.copies if copy(each) is not None]
+    untimed = first_of_counts([each for each in found.copies if copy(each) is None], lambda each: each)
     if not copies:
         return CostComparison(
             catalogue_revision=question.catalogue_revision,
@@ -178,7 +187,7 @@ def cost(
             currency=currency_of(rate),
             exchange_rate=exchange_answer(rate),
             plan=None,
-            rejected=found.rejected,
+            rejected=(*map(_no_speed, untimed), *found.rejected),
             fleet=None,
             kinds=(),
             hosted=(),
@@ -186,8 +195,11 @@ def cost(
             alternatives=(),
             warnings=("no plan serves the workload, so there is nothing to price",),
         )
-    offered = [carrier_of(filled(each) if load.fills_copies else each, load, offers_of) for each in copies]
-    chosen, *others = sorted(offered, key=_order(question, kind))
+    if question.rank_by not in BY_COPIES:
+        copies = first_of_counts(copies, lambda each: each)
+    weighed = [carrier_of(filled(each) if load.fills_copies else each, load, offers_of) for each in copies]
+    offered = first_of_counts(sorted(weighed, key=_order(question, kind)), lambda each: each.found)
+    chosen, *others = (replace(each, found=at_most_promised(each.found)) for each in offered[: MOST_ALTERNATIVES + 1])
     owned = owned_for(chosen.found)
     best = carrier_of(chosen.found, load, offers_of, owned)
     return CostComparison(
@@ -201,16 +213,34 @@ def cost(
         kinds=tuple(_kind_answer(each, load, best.needed) for each in best.kinds),
         hosted=_hosted_answers(hosted, rate, load, best),
         later=_later(best, load, offers_of, owned),
-        alternatives=tuple(_other(each, kind) for each in others[:MOST_ALTERNATIVES]),
-        warnings=_warnings(best, load, hosted, left_out),
+        alternatives=tuple(_other(each, kind) for each in others),
+        warnings=(*_untimed_warning(untimed), *_warnings(best, load, hosted, left_out)),
     )
 
 
-def filled(found: Feasible) -> Feasible:
-    """A layout judged with as many requests at once as it holds and runs; as it is where no time is predicted."""
-    one, workload = copy(found), found.question.workload
-    if one is None:
+def first_of_counts(ranked: Iterable[Each], found_of: Callable[[Each], Feasible]) -> list[Each]:
+    """The first of each GPU type and count, in the order given."""
+    kept = dict[tuple[int, int], Each]()
+    for each in ranked:
+        found = found_of(each)
+        kept.setdefault((id(found.machine), found.layout.gpu_count), each)
+    return list(kept.values())
+
+
+def at_most_promised(found: Feasible) -> Feasible:
+    """A layout judged with the most arrivals that keep what is promised; as it is where nothing is, or for people."""
+    promised, workload = objectives_answer(found), found.question.workload
+    if promised is None or workload.people is not None or not promised.requests_per_second:
         return found
+    most = replace(workload, requests_per_second=promised.requests_per_second)
+    held = verdict_on(replace(found.question, workload=most), found.machine, found.layout)
+    return held if isinstance(held, Feasible) else found
+
+
+def filled(found: Feasible) -> Feasible:
+    """A layout judged with as many requests at once as it holds and runs."""
+    one, workload = copy(found), found.question.workload
+    assert one is not None, found
     full = max(workload.concurrent_sequences, int(one.limit) * found.layout.data_parallel_size)
     question = replace(found.question, workload=replace(workload, concurrent_sequences=full))
     held = judge(question, found.machine, found.layout)
@@ -248,9 +278,24 @@ def _order(question: Question, kind: str) -> Callable[[Carrier], Decimal]:
     return lambda _: Decimal(0)
 
 
+def _no_speed(found: Feasible) -> Rejection:
+    """Why no copies of a layout are counted that no time is predicted of."""
+    name = found.machine.gpu.name
+    message = f"the rated speed of {name} is not known, so how much a copy carries is not"
+    refused = Refused(found.layout, Refusal("no_time_predicted", message))
+    return rejection(found.machine.gpu, refused, "choose a GPU whose speed is known")
+
+
+def _untimed_warning(untimed: Sequence[Feasible]) -> tuple[str, ...]:
+    names = dict.fromkeys(each.machine.gpu.name for each in untimed)
+    return tuple(
+        f"{name} is left out: its rated speed is not known, so how much a copy carries is not" for name in names
+    )
+
+
 def _why(question: Question, best: Carrier, compared: int) -> tuple[str, ...]:
     copies = "1 copy carries" if best.needed.peak == 1 else f"{best.needed.peak} copies carry"
-    if compared == 1 or question.rank_by not in (RankBy.COST, RankBy.FEWEST_GPUS):
+    if compared == 1 or question.rank_by not in BY_COPIES:
         return (f"{copies} the traffic at its peak",)
     what = "for the least a month" if question.rank_by is RankBy.COST else "on the fewest GPUs"
     return (f"{copies} the traffic at its peak, {what} of {compared} plans",)
@@ -258,15 +303,12 @@ def _why(question: Question, best: Carrier, compared: int) -> tuple[str, ...]:
 
 def _fleet_answer(best: Carrier, load: Load) -> FleetAnswer:
     carries = replica_requests_per_second(best.replica, load.traffic.output_tokens, load.utilisation)
-    promised = objectives_answer(best.found)
     return FleetAnswer(
         replicas_peak=best.needed.peak,
         replicas_floor=best.needed.floor,
         replicas_by_hour=best.needed.replicas,
         gpus_at_peak=best.gpus_at_peak,
-        replica_concurrent_sequences=best.found.question.workload.concurrent_sequences
-        if promised is None
-        else promised.concurrent_sequences,
+        replica_concurrent_sequences=best.found.question.workload.concurrent_sequences,
         replica_requests_per_second=shown(carries),
         requests_per_month=_whole(requests_per_month(load.traffic)),
         output_tokens_per_month=_whole(best.needed.output_tokens_per_month),

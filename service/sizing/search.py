@@ -32,7 +32,7 @@ class Tried:
 
     @property
     def copies(self) -> list[Feasible]:
-        """The best layout of every GPU type and count that serves and may be copied, the best first.
+        """Every layout that serves of every GPU type and count that may be copied, the best first.
 
         Copies that span machines lose time between them, so of a GPU type that serves within one machine none is
         copied that does not, unless counts were named.
@@ -44,7 +44,7 @@ class Tried:
                 continue
             if each.serves:
                 kept.append(each)
-        return sorted((each.feasible[0] for each in kept), key=self.searched.order)
+        return sorted((layout for each in kept for layout in each.feasible), key=self.searched.order)
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:

@@ -159,6 +159,65 @@ def test_a_plan_is_weighed_by_the_copies_that_the_traffic_needs(client: TestClie
         assert answer["fleet"]["gpus_at_peak"] == answer["fleet"]["replicas_peak"] * answer["plan"]["gpu_count"]
 
 
+@pytest.mark.parametrize(("rank_by", "measure"), [("fewest_gpus", "gpus_at_peak"), ("cost", "per_month")])
+def test_no_layout_of_the_same_gpus_carries_the_traffic_on_less(
+    client: TestClient[Litestar], rank_by: str, measure: str
+) -> None:
+    """The layout that is quickest for one request is not the one that carries most: each is forced and compared."""
+    fields: dict[str, Any] = {
+        "model": "Qwen/Qwen3-235B-A22B",
+        "precision": "checkpoint",
+        "workload": {"context_tokens": 8192, "prompt_tokens": 3000, "output_tokens": 50},
+        "hardware": {"gpus": ["h200-sxm"], "gpu_counts": [8]},
+        "traffic": {"requests_per_second": 2000},
+        "rank_by": rank_by,
+    }
+    weighed = list[tuple[Decimal, Any]]()
+    for tensor, data, expert_parallel in ((8, 1, False), (8, 1, True), (4, 2, False), (4, 2, True)):
+        layout = {
+            "tensor_parallel_size": tensor,
+            "data_parallel_size": data,
+            "pipeline_parallel_size": 1,
+            "expert_parallel": expert_parallel,
+        }
+        weighed.append((_measured(ask(client, **fields, layout=layout), measure), layout))
+    chosen = ask(client, **fields)
+    assert _measured(chosen, measure) <= min(figure for figure, _ in weighed) < weighed[0][0]
+
+
+def _measured(answer: dict[str, Any], measure: str) -> Decimal:
+    on_demand = next(kind["per_month"] for kind in answer["kinds"] if kind["kind"] == "on_demand")
+    return Decimal(answer["fleet"]["gpus_at_peak"] if measure == "gpus_at_peak" else on_demand)
+
+
+def test_promised_times_are_told_at_the_load_a_copy_carries(client: TestClient[Litestar]) -> None:
+    """The plan and its alternatives are told at the most arrivals that keep the promise, as `/plan` tells them."""
+    workload = {"context_tokens": 8192, "prompt_tokens": 3000, "output_tokens": 500}
+    answer = ask(client, workload=workload, objectives={"tpot_ms": 25}, utilisation=1)
+    carries = answer["plan"]["objectives"]["requests_per_second"]
+    assert answer["plan"]["throughput"]["requests_per_second"] == carries
+    assert Decimal(answer["fleet"]["replica_requests_per_second"]) == Decimal(str(carries))
+    other = answer["alternatives"][0]
+    same = {"precision": REQUEST["precision"], "hardware": REQUEST["hardware"], "objectives": {"tpot_ms": 25}}
+    same |= {"model": REQUEST["model"], "layout": other["layout"]}
+    most = client.post("/plan", json=same | {"workload": workload}).json()["recommended"]["objectives"]
+    at_most = workload | {"requests_per_second": most["requests_per_second"]}
+    told = client.post("/plan", json=same | {"workload": at_most}).json()["recommended"]
+    assert other["tpot_ms"] == told["latency"]["tpot_ms"]["value"]
+
+
+def test_no_copies_are_counted_of_a_card_whose_speed_is_unknown(client: TestClient[Litestar]) -> None:
+    """The catalogue has no rate of the MI308X, so /plan predicts no time: nothing tells what a copy carries."""
+    fields: dict[str, Any] = {"model": "Qwen/Qwen3-0.6B", "precision": "checkpoint", "prices": {}}
+    alone = ask(client, **fields, hardware={"gpus": ["mi308x"], "gpu_counts": [1]})
+    assert alone["plan"] is None
+    assert alone["fleet"] is None
+    assert [(each["gpu"], each["code"]) for each in alone["rejected"]] == [("mi308x", "no_time_predicted")]
+    beside = ask(client, **fields, hardware={"gpus": ["mi308x", "mi300x"], "gpu_counts": [1]})
+    assert beside["plan"]["gpu"] == "mi300x"
+    assert any("MI308X is left out" in warning for warning in beside["warnings"])
+
+
 def test_copies_that_hold_little_are_told_how_few_would_do(client: TestClient[Litestar]) -> None:
     """One request at once, as asked, takes many copies; full, the same plan needs fewer."""
     workload = REQUEST["workload"] | {"concurrent_sequences": 1}
