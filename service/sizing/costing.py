@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import TypeVar
 
+from service.sizing.answer import Rejection
 from service.sizing.cost import (
     HOURS_PER_MONTH,
     OWNED,
